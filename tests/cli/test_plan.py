@@ -76,15 +76,20 @@ def test_plan_as_json(folder: Path, forked_phalanx: Phalanx) -> None:
 
 def test_profile_of_a_recorded_run(tmp_path: Path, forked_phalanx: Phalanx) -> None:
     """Nothing is measured; of a run of few steps no profile is made."""
-    words = ["train", "--epochs", "1", "--validation-samples", "64", "--dataset", "digits"]
-    for name, samples, batch in (("mine", "2560", "128"), ("short", "64", "64")):
-        sizes = ["--train-samples", samples, "--batch-size", batch]
-        printed(forked_phalanx, *words, *sizes, "--run-dir", name)
+    words = ["train", "--validation-samples", "64", "--dataset", "digits"]
+    runs = (("mine", "1", "2560", "128"), ("short", "1", "64", "64"), ("epochs", "12", "64", "64"))
+    for name, epochs, samples, batch in runs:
+        sizes = ["--epochs", epochs, "--train-samples", samples, "--batch-size", batch]
+        places = ["--run-dir", name, "--checkpoint-dir", f"{name}-saved"]
+        printed(forked_phalanx, *words, *sizes, *places)
+    assert read_profile(tmp_path / "epochs").times[0].median_s > 0, "by the sum of its parts"
     found = read_profile(tmp_path / "mine")
     (times,) = found.times
     assert (times.at_once, times.samples) == (1, 128)
     assert len(times.pooled) == 15, "20 steps, the first of which has none before it, but a quarter"
     assert found.quantities == 2, "Adam"
+    assert times.peak_bytes == found.peak_memory_bytes > 10**7
+    assert found.checkpoint_s and found.evaluation_s and not (found.layers or found.gradients)
     assert 0 <= found.state_bytes - 4 * found.gradient_bytes < 100, "and counters of steps"
     text = printed(forked_phalanx, "plan", "mine", "--ranks", "1,2", "--ranks-per-node", "2")
     assert "1 rank, steps of 128 samples" in text

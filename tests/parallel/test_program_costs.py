@@ -73,6 +73,11 @@ def test_layers_and_units_of_a_chain() -> None:
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
+class Pair(nn.Module):
+    def forward(self, x: Tensor | tuple[Tensor, Tensor]) -> Any:
+        return (x, x) if isinstance(x, Tensor) else x[0]
+
+
 class Scaled(nn.Module):
     """A module with a parameter of its own, and buffers that a pass changes."""
 
@@ -103,6 +108,7 @@ def tied() -> nn.Module:
         (ResNet(width=4, layers=1), torch.rand(4, 1, 28, 28), {"no_split": "no plan"}),
         (nn.Sequential(nn.BatchNorm1d(3)), torch.rand(4, 3), {"no_layers": "running statistics"}),
         (nn.Sequential(nn.Linear(3, 3)), {"x": 1}, {"no_layers": "of a batch are of type dict"}),
+        (nn.Sequential(nn.Linear(3, 3), Pair(), Pair()), torch.rand(4, 3), {"no_layers": "tuple"}),
         (tied(), torch.rand(4, 3), {"no_layers": "1.weight is a param", "no_units": "1.weight is"}),
         (VocabularyParallel(), torch.zeros(4, 2).long(), {"no_split": "nobody has counted"}),
     ],

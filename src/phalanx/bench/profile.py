@@ -158,7 +158,7 @@ class TrainingOfOptions:
         top = folders[0].parent.absolute()
         options: dict[str, object] = {"batch_size": batch or self.config.global_batch_size()}
         if is_first:
-            options["checkpoint_dir"], options["checkpoint_steps"] = str(top / CHECKPOINTS), steps
+            options["checkpoint_dir"] = str(top / CHECKPOINTS)
             options["validation_samples"] = EVALUATED_SAMPLES
         run_trainings(
             self.config,

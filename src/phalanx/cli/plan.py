@@ -42,7 +42,7 @@ VALIDATION = Group("Validation", sort_key=6)
 
 
 def plan(
-    *words: Annotated[str, Parameter(name="run")],
+    *words: str,
     target: Annotated[TargetOptions, TARGET] = TargetOptions(),  # noqa: B008
     training: Annotated[TrainingOptions, MODEL] = TrainingOptions(),  # noqa: B008
     data: Annotated[DataOptions, DATA] = DataOptions(),  # noqa: B008
@@ -242,9 +242,9 @@ def _profile(
     if words:
         given = [name for name, value in options.items() if value != DEFAULTS[name]]
         if given:
+            mend = ", or put it behind -- if it is the program's" if is_program else ""
             raise UserError(
-                f"--{given[0].replace('_', '-')} is for the built-in models: leave it out, or give "
-                f"{words[0]} its arguments behind --"
+                f"--{given[0].replace('_', '-')} is for the built-in models: leave it out{mend}"
             )
         if not is_program and len(words) > 1:
             raise UserError(f"phalanx plan takes one folder, or program.py: not {words[1]}, too")

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from phalanx.errors import UserError
+from phalanx.models.user_function import users_code
 from phalanx.parallel.costs import ParameterSpec
 from phalanx.parallel.pipeline.chain import check_chain, check_shared, layers_of
 from phalanx.parallel.pipeline.pipelined import time_passes
@@ -51,7 +52,8 @@ def measure_costs(model: nn.Module, inputs: object) -> dict[str, Any]:
         found["no_units"] = str(error)
     buffers = {buffer: buffer.clone() for buffer in model.buffers()}
     try:
-        found["layers"] = _layers(model, inputs)
+        with users_code("its layers, called one by one"):
+            found["layers"] = _layers(model, inputs)
     except UserError as error:
         found["no_layers"] = str(error)
     for buffer, values in buffers.items():
@@ -130,11 +132,6 @@ def _row(layers: Iterable[nn.Module], samples: Tensor) -> list[tuple[float, floa
         if inputs and trained:
             input_s = min(input_s, time_passes(layer, given, inputs).backward_s)
         row.append((passes.forward_s, input_s, passes.backward_s - input_s))
-        if not isinstance(passes.output, Tensor):
-            raise UserError(
-                f"a layer of the pipeline returned a {type(passes.output).__name__}: each layer of "
-                "a pipeline must take and return one tensor"
-            )
         given = passes.output.detach().requires_grad_(passes.output.requires_grad)
     return row
 

@@ -19,7 +19,7 @@ from phalanx.parallel.pipeline.chain import check_chain, layers_of
 from phalanx.parallel.pipeline.engine import LossOf, Pipeline
 from phalanx.parallel.pipeline.layout import PipelineLayout
 from phalanx.parallel.pipeline.messages import StageMessages
-from phalanx.parallel.pipeline.stage import Stage
+from phalanx.parallel.pipeline.stage import Stage, one_tensor
 from phalanx.parallel.strategy import Strategy
 from phalanx.records.events import ActionEvent
 from phalanx.torch_backend.threads import naming_operations
@@ -132,7 +132,7 @@ def time_passes(layer: nn.Module, given: Tensor, wanted: Sequence[Tensor]) -> La
     computes; none: there is no backward pass."""
     copied = given.clone()  # a layer may change it in place
     began = time.thread_time()
-    output: Tensor = layer(copied)
+    output = one_tensor(layer(copied))
     middle = time.thread_time()
     if wanted and output.requires_grad:
         ones = torch.ones_like(output)
