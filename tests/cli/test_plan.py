@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from phalanx.bench.machine import measure_contention
 from phalanx.plan.machine import machine_text, read_machine
 from phalanx.plan.profile import read_profile, write_profile
 from tests.cli.conftest import Phalanx
@@ -267,5 +266,67 @@ def test_machine_files_are_not_overwritten(folder: Path, forked_phalanx: Phalanx
     assert "at least 1" in refused(forked_phalanx, "bench", "machine", "--ranks", "0")
 
 
-def test_one_rank_does_not_slow_itself_down() -> None:
-    assert measure_contention([1]) == {1: 1.0}
+# -- what bad input gets ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--ranks-per-node", "5000"], "at least 1, and at most 4096, not 5000"),
+        (["--machine", "hpc.yml"], "hpc.yml cannot be read"),
+        (["--machine", "."], "is no .yaml file and no machine that ships"),
+        (["--speed", "nan"], "--speed must be from 0.001 to 1000"),
+    ],
+)
+def test_more_bad_input_is_refused(
+    words: list[str], said: str, folder: Path, forked_phalanx: Phalanx
+) -> None:
+    assert said in refused(forked_phalanx, "plan", str(folder), *words)
+
+
+def test_ranks_that_share_a_node_do_not_fit_its_memory(
+    folder: Path, tmp_path: Path, forked_phalanx: Phalanx
+) -> None:
+    (tmp_path / "small.yaml").write_text(machine_text(machine(memory_gib_per_rank=0.1), {}))
+    words = ["plan", str(folder), "--machine", "small.yaml", "--ranks", "32"]
+    assert "does not fit" not in printed(forked_phalanx, *words)
+    assert "does not fit: 0.0" in printed(forked_phalanx, *words, "--ranks-per-node", "32")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["nowhere/m.yaml"], "nowhere/m.yaml cannot be written"),
+        (["folder.yaml", "--overwrite"], "folder.yaml cannot be written"),
+        (["--sizes", "1XB"], "--sizes 1XB: not a size"),
+        (["--price-per-node-hour", "-1"], "must be from 0 to 100000 of the currency"),
+        (["--price-per-node-hour", "nan"], "must be from 0 to 100000 of the currency"),
+        (["--hosts", "a:1,b:2"], "--hosts names nodes of 1 and of 2 ranks"),
+        (["--hosts", "a:2,b:2", "--ranks", "4"], "--ranks 4, but --hosts names 2 on each node"),
+        (["--hosts", "a:0"], "'a:0' is not a host"),
+        (["--hosts", "a", "--hostfile", "hosts"], "both name the nodes"),
+    ],
+)
+def test_machines_that_cannot_be_measured(
+    words: list[str], said: str, tmp_path: Path, forked_phalanx: Phalanx
+) -> None:
+    (tmp_path / "folder.yaml").mkdir()
+    assert said in refused(forked_phalanx, "bench", "machine", *words)
+
+
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [
+        ({"PHALANX_LINK": "1ms"}, "PHALANX_LINK emulates a link"),
+        (
+            {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"},
+            "bench machine starts its ranks, but openmpi already started 2",
+        ),
+    ],
+)
+def test_a_machine_is_measured_by_its_own_ranks_over_real_links(
+    variables: dict[str, str], said: str, monkeypatch: pytest.MonkeyPatch, forked_phalanx: Phalanx
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert said in refused(forked_phalanx, "bench", "machine")
