@@ -233,8 +233,9 @@ class Links:
         group.barrier(name="links")
         with group.messages("links", chunks * CHUNK_BYTES) as transport:
             began_s, cpu_s = time.perf_counter(), time.process_time()
-            for _ in range(chunks if peer is not None else 0):
-                transport.exchange([(self._out, peer)], [(self._into, peer)])
+            for _ in range(chunks):
+                if peer is not None:
+                    transport.exchange([(self._out, peer)], [(self._into, peer)])
             return time.perf_counter() - began_s, time.process_time() - cpu_s
 
     def _round_trips(self, communicator: Any, peer: int) -> list[float]:

@@ -85,7 +85,7 @@ def validate_here(
     """
     top.mkdir(parents=True)
     whole = config.global_batch_size()
-    alone = {"strategy": "sequential", "ranks": 1}
+    alone: dict[str, Any] = {"strategy": "sequential", "ranks": 1}
     pilot = run_trainings(config, [top / "pilot"], PILOT_STEPS, **alone, batch_size=whole)
     step_s = profile_of_runs({1: pilot}).times[0].median_s
     steps = max(4 * PILOT_STEPS, min(MOST_STEPS, int(RUN_S / step_s)))
@@ -106,7 +106,7 @@ def validate_here(
                 )
             else:
                 case = next(each for each in CASES if each.name == job)
-                together = {"strategy": "mpi", "ranks": RANKS, "batch_size": whole}
+                together: dict[str, Any] = {"strategy": "mpi", "ranks": RANKS, "batch_size": whole}
                 run_trainings(config, [place], steps, **together, **case.options)
                 measured[job].append(median_step_s(place, RANKS))
     TrainingOfOptions(config).run([top / "costs"], PILOT_STEPS, whole // RANKS, is_first=True)

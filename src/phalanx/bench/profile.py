@@ -174,8 +174,11 @@ class TrainingOfOptions:
         if config.data is not None:
             number = read_index(config.data / "validation").num_samples
         else:
-            entries = {entry.name: entry for entry in inventory(config.data_root)}
-            number = entries[config.data_name].num_validation_samples
+            number = next(
+                entry.num_validation_samples
+                for entry in inventory(config.data_root)
+                if entry.name == config.data_name
+            )
         share = min(config.validation_samples or number, number) / min(EVALUATED_SAMPLES, number)
         return {
             "train_samples": config.train_samples or num_available(config),

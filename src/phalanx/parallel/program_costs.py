@@ -23,7 +23,7 @@ from phalanx.parallel.pipeline.chain import check_chain, check_shared, layers_of
 from phalanx.parallel.pipeline.pipelined import time_passes
 from phalanx.parallel.pipeline.staged import check_statistics
 from phalanx.parallel.sharding import units_of
-from phalanx.parallel.tensor import plan_of, split_dims, split_traffic
+from phalanx.parallel.tensor import tensor_plan_of, split_dims, split_traffic
 
 SHARES = (1, 8, 64)
 """Parts of a batch on which layers are timed: from all of it to about the smallest micro-batch."""
@@ -37,7 +37,7 @@ def measure_costs(model: nn.Module, inputs: object) -> dict[str, Any]:
     dims: Mapping[nn.Parameter, int] = {}
     found: dict[str, Any] = {}
     try:
-        table = plan_of(model)
+        table = tensor_plan_of(model)
         dims = split_dims(model, table)
         found["split"] = split_traffic(model, sequence_parallel=False)
         if found["split"] is None:
