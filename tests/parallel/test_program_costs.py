@@ -1,6 +1,7 @@
 """Costs of models part by part, and the same parts as strategies make them."""
 
 import copy
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,7 +20,7 @@ from phalanx.parallel.local_shards import parameter_spec
 from phalanx.parallel.program_costs import ReadyGradients, SavedTensors, measure_costs
 from phalanx.parallel.tensor import plan_of, split_dims, split_layers
 
-TEXT = DataShape(inputs=(8,), num_classes=11)
+TEXT, IMAGES = DataShape(inputs=(8,), num_classes=11), DataShape()
 
 
 class VocabularyParallel(nn.Sequential):
@@ -105,7 +106,11 @@ def tied() -> nn.Module:
             torch.rand(4, 1, 28, 28),
             {"no_layers": "CNN cannot be split", "no_split": "no pl"},
         ),
-        (ResNet(width=4, layers=1), torch.rand(4, 1, 28, 28), {"no_split": "no plan"}),
+        (
+            ResNet(width=4, layers=1, shape=IMAGES),
+            torch.rand(4, 1, 28, 28),
+            {"no_split": "no plan"},
+        ),
         (nn.Sequential(nn.BatchNorm1d(3)), torch.rand(4, 3), {"no_layers": "running statistics"}),
         (nn.Sequential(nn.Linear(3, 3)), {"x": 1}, {"no_layers": "of a batch are of type dict"}),
         (nn.Sequential(nn.Linear(3, 3), Pair(), Pair()), torch.rand(4, 3), {"no_layers": "tuple"}),
@@ -134,7 +139,7 @@ def test_parameters_of_no_unit_and_buffers_that_stay() -> None:
 
 
 def test_gradients_come_from_the_last_layer_to_the_first() -> None:
-    model, clock = MLP(width=32), __import__("time").perf_counter
+    model, clock = MLP(width=32), time.perf_counter
     ready = ReadyGradients(model)
     for _ in range(3):
         loss = model(torch.rand(8, 1, 28, 28)).sum()

@@ -15,7 +15,8 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from types import MappingProxyType
+from typing import Any
 
 import msgspec
 import yaml
@@ -51,93 +52,14 @@ from phalanx.train.run import num_available
 
 PILOT_STEPS, LEAST_STEPS, MOST_STEPS = 12, 16, 2000
 """Steps of the first run of a batch, by which the steps of those that count are chosen."""
-RUN_S = 3.0
+RUN_S = 2.5
 """Seconds of steps of a run that counts; a median of fewer steps would say little."""
 SMALLEST_SHARE = 16
 """Ranks of which the smallest batch that is measured is a share, at most."""
 SUMS_S = 2.0
 VALIDATION_SAMPLES, EVALUATED_SAMPLES = 64, 500
-"""Evaluated after an epoch of a run, and of the one by which an evaluation is timed."""
+"""Evaluated after an epoch; and of one rank alone, whose memory and evaluation are measured."""
 LOG, COSTS, CHECKPOINTS = "profile.log", "costs.json", "checkpoints"
-
-
-class Training(Protocol):
-    """What is profiled."""
-
-    @property
-    def name(self) -> str:
-        """Name of the profile's program; empty: as the records have it."""
-
-    def run(
-        self, folders: Sequence[Path], steps: int, batch: int | None, *, is_first: bool = False
-    ) -> None:
-        """Make so many steps by one process per folder, all at the same time, with records there.
-
-        batch: samples of a step; None: as the training has them. is_first: measure the model part
-        by part and save a checkpoint, beside the folder.
-        Raises: RunFailedError or UserError with the end of the log of one that failed.
-        """
-
-    def known(self, first: ProgramProfile) -> dict[str, Any]:
-        """Return the fields of the profile that short runs do not tell. first: of the first."""
-
-
-def measure_profile(
-    training: Training,
-    folder: Path,
-    *,
-    most_ranks: int,
-    at_once: int,
-    console: Console,
-    for_link: bool = False,
-    run_s: float = RUN_S,
-) -> ProgramProfile:
-    """Return the profile of a training, whose batch is the global one that is planned with, and
-    write it into `folder`, a new one.
-
-    most_ranks: that are planned for. at_once: most ranks of this node that compute. for_link: the
-    plan is for an emulated link.
-    Raises: as `Training.run`.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    console.print("one rank: layers, gradients, a checkpoint", markup=False)
-    first = _pilot(training, folder, None)
-    whole = first.global_batch
-    smallest = max(1, whole // min(SMALLEST_SHARE, max(2, most_ranks)))
-    runs: dict[int, list[Path]] = {}
-    for batch in sorted({smallest, whole}):
-        pilot = first if batch == whole else _pilot(training, folder, batch)
-        steps = max(LEAST_STEPS, min(MOST_STEPS, int(run_s / pilot.times[0].median_s)))
-        for number in sorted({1, at_once}):
-            console.print(f"{number} at once, {batch} samples a step", markup=False)
-            folders = [folder / f"at-once-{number}-batch-{batch}-{i}" for i in range(number)]
-            training.run(folders, steps, batch)
-            runs.setdefault(number, []).extend(folders)
-    profile = profile_of_runs(runs, global_batch=whole, program=training.name)
-    console.print("sums of its gradients", markup=False)
-    fields: dict[str, Any] = {
-        **{name: getattr(first, name) for name in ("startup_s", "evaluation_s", "checkpoint_s")},
-        **read_costs(folder / COSTS),
-        **training.known(first),
-        **measure_sums(folder / "sums", profile.gradient_bytes, at_once, console),
-    }
-    if for_link and at_once > 1:
-        fields["message_overhead_s"] = measure_overhead(folder / "link", at_once, console)
-    profile = msgspec.structs.replace(profile, **fields)
-    write_profile(folder, profile)
-    return profile
-
-
-def _pilot(training: Training, folder: Path, batch: int | None) -> ProgramProfile:
-    """Return the profile of a few steps. batch: None: the training's own, which is the first."""
-    place = folder / ("pilot" if batch is None else f"pilot-{batch}")
-    training.run([place], PILOT_STEPS, batch, is_first=batch is None)
-    return profile_of_runs({1: [place]})
-
-
-def read_costs(path: Path) -> dict[str, Any]:
-    """Return the fields of a profile that a first run has written beside its folder."""
-    return msgspec.structs.asdict(msgspec.json.decode(path.read_bytes(), type=ProgramCosts))
 
 
 def _measured(plan: ProfilePlan) -> dict[str, str]:
@@ -146,7 +68,13 @@ def _measured(plan: ProfilePlan) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class TrainingOfOptions:
-    """A training by `phalanx train`."""
+    """A training by `phalanx train`.
+
+    As of a program: `run` makes so many steps by one process per folder, all at the same time, with
+    records there. batch: samples of a step; None: as the training has them. is_first: they measure
+    the model part by part and save a checkpoint, beside the folder. `known` returns the fields of a
+    profile that such short runs do not tell. `name` is that of the program; empty: the records' own.
+    """
 
     config: TrainConfig
     """Complete, of one process and thread."""
@@ -159,30 +87,27 @@ class TrainingOfOptions:
         options: dict[str, object] = {"batch_size": batch or self.config.global_batch_size()}
         if is_first:
             options["checkpoint_dir"] = str(top / CHECKPOINTS)
+        elif len(folders) == 1:
             options["validation_samples"] = EVALUATED_SAMPLES
         run_trainings(
             self.config,
             folders,
             steps,
-            environment=_measured(ProfilePlan(costs=str(top / COSTS))) if is_first else {},
+            _measured(ProfilePlan(costs=str(top / COSTS))) if is_first else {},
             **{"strategy": "sequential", "ranks": 1, **options},
         )
 
-    def known(self, first: ProgramProfile) -> dict[str, Any]:
-        """The runs have few samples of the data, and evaluate few."""
+    def known(self, profile: ProgramProfile) -> dict[str, Any]:
         config = self.config
         if config.data is not None:
             number = read_index(config.data / "validation").num_samples
         else:
-            number = next(
-                entry.num_validation_samples
-                for entry in inventory(config.data_root)
-                if entry.name == config.data_name
-            )
+            name, entries = config.data_name, inventory(config.data_root)
+            number = next(each.num_validation_samples for each in entries if each.name == name)
         share = min(config.validation_samples or number, number) / min(EVALUATED_SAMPLES, number)
         return {
             "train_samples": config.train_samples or num_available(config),
-            "evaluation_s": share * (first.evaluation_s or 0.0),
+            "evaluation_s": share * (profile.evaluation_s or 0.0),
         }
 
 
@@ -190,8 +115,8 @@ def run_trainings(
     config: TrainConfig,
     folders: Sequence[Path],
     steps: int,
-    *,
-    environment: Mapping[str, str] | None = None,
+    environment: Mapping[str, str] = MappingProxyType({}),
+    /,
     **changes: object,
 ) -> Sequence[Path]:
     """Make a training of so many steps per folder, all at the same time; return the folders.
@@ -212,7 +137,7 @@ def run_trainings(
     options_file.write_text(yaml.safe_dump(options))
     words = (sys.executable, "-m", "phalanx", "train", "--config", str(options_file))
     commands = [
-        Command(words=(*words, "--run-dir", str(folder)), environment=environment or {})
+        Command(words=(*words, "--run-dir", str(folder)), environment=environment)
         for folder in folders
     ]
     exit_code, log = _run(commands, folders[0].parent)
@@ -301,6 +226,66 @@ class TrainingOfProgram:
 
     def known(self, _: ProgramProfile) -> dict[str, Any]:
         return {}
+
+
+Training = TrainingOfOptions | TrainingOfProgram
+
+
+def measure_profile(
+    training: Training,
+    folder: Path,
+    *,
+    most_ranks: int,
+    at_once: int,
+    console: Console,
+    for_link: bool = False,
+    run_s: float = RUN_S,
+) -> ProgramProfile:
+    """Return the profile of a training, whose batch is the global one that is planned with, and
+    write it into `folder`, a new one.
+
+    most_ranks: that are planned for. at_once: most ranks of this node that compute. for_link: the
+    plan is for an emulated link.
+    Raises: RunFailedError or UserError with the end of the log of a run that failed.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    console.print("one rank: layers, gradients, a checkpoint", markup=False)
+    first = _pilot(training, folder, None)
+    whole = first.global_batch
+    smallest = max(1, whole // min(SMALLEST_SHARE, max(2, most_ranks)))
+    runs: dict[int, list[Path]] = {}
+    for batch in sorted({smallest, whole}):
+        pilot = first if batch == whole else _pilot(training, folder, batch)
+        steps = max(LEAST_STEPS, min(MOST_STEPS, int(run_s / pilot.times[0].median_s)))
+        for number in sorted({1, at_once}):
+            console.print(f"{number} at once, {batch} samples a step", markup=False)
+            folders = [folder / f"at-once-{number}-batch-{batch}-{i}" for i in range(number)]
+            training.run(folders, steps, batch)
+            runs.setdefault(number, []).extend(folders)
+    profile = profile_of_runs(runs, global_batch=whole, program=training.name)
+    console.print("sums of its gradients", markup=False)
+    fields: dict[str, Any] = {
+        **{"checkpoint_s": first.checkpoint_s, **read_costs(folder / COSTS)},
+        **training.known(profile),
+        **measure_sums(folder / "sums", profile.gradient_bytes, at_once, console),
+    }
+    if for_link and at_once > 1:
+        fields["message_overhead_s"] = measure_overhead(folder / "link", at_once, console)
+    profile = msgspec.structs.replace(profile, **fields)
+    write_profile(folder, profile)
+    return profile
+
+
+def _pilot(training: Training, folder: Path, batch: int | None) -> ProgramProfile:
+    """Return the profile of a few steps. batch: None: the training's own, which is the first."""
+    place = folder / ("pilot" if batch is None else f"pilot-{batch}")
+    training.run([place], PILOT_STEPS, batch, is_first=batch is None)
+    return profile_of_runs({1: [place]})
+
+
+def read_costs(path: Path) -> dict[str, Any]:
+    """Return the fields of a profile that a first run has written beside its folder."""
+    return msgspec.structs.asdict(msgspec.json.decode(path.read_bytes(), type=ProgramCosts))
 
 
 def measure_sums(folder: Path, num_bytes: int, ranks: int, console: Console) -> dict[str, Any]:

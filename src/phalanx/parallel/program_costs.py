@@ -27,7 +27,7 @@ from phalanx.parallel.tensor import tensor_plan_of, split_dims, split_traffic
 
 SHARES = (1, 8, 64)
 """Parts of a batch on which layers are timed: from all of it to about the smallest micro-batch."""
-REPEATS, MOST_REPEATS = 5, 40
+REPEATS, MOST_REPEATS = 5, 15
 """Passes on the whole batch, and most on a part of it, after one that warms up."""
 
 

@@ -18,8 +18,8 @@ import yaml
 from phalanx.errors import UserError
 
 LARGEST_BYTES = 20_000
-MOST_PER_RANK = 50e9
-"""Most bytes a second out of a node per rank of a known machine: 400 Gbit/s for each GPU."""
+MOST_PER_RANK = 68e9
+"""Most bytes a second out of a node per rank of a known machine: Fugaku's six links."""
 _FOLDER = files("phalanx.plan") / "machines"
 _SUFFIXES = (".yaml", ".yml")
 
