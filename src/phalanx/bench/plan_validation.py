@@ -16,7 +16,7 @@ from rich.console import Console
 
 from phalanx.bench.profile import (
     COSTS,
-    PILOT_STEPS,
+    FIRST_STEPS,
     TrainingOfOptions,
     measure_overhead,
     measure_sums,
@@ -86,9 +86,9 @@ def validate_here(
     top.mkdir(parents=True)
     whole = config.global_batch_size()
     alone: dict[str, Any] = {"strategy": "sequential", "ranks": 1}
-    pilot = run_trainings(config, [top / "pilot"], PILOT_STEPS, **alone, batch_size=whole)
+    pilot = run_trainings(config, [top / "pilot"], FIRST_STEPS, **alone, batch_size=whole)
     step_s = profile_of_runs({1: pilot}).times[0].median_s
-    steps = max(4 * PILOT_STEPS, min(MOST_STEPS, int(RUN_S / step_s)))
+    steps = max(4 * FIRST_STEPS, min(MOST_STEPS, int(RUN_S / step_s)))
     calibrated: dict[int, list[Path]] = {1: [], RANKS: []}
     measured: dict[str, list[float]] = {case.name: [] for case in CASES}
     jobs = ["alone", "at once", *(case.name for case in CASES)]
@@ -109,7 +109,7 @@ def validate_here(
                 together: dict[str, Any] = {"strategy": "mpi", "ranks": RANKS, "batch_size": whole}
                 run_trainings(config, [place], steps, **together, **case.options)
                 measured[job].append(median_step_s(place, RANKS))
-    TrainingOfOptions(config).run([top / "costs"], PILOT_STEPS, whole // RANKS, is_first=True)
+    TrainingOfOptions(config).run([top / "costs"], FIRST_STEPS, whole // RANKS, is_first=True)
     profile = profile_of_runs(calibrated, global_batch=whole)
     profile = msgspec.structs.replace(profile, **read_costs(top / COSTS))
     sums = measure_sums(top / "sums", profile.gradient_bytes, RANKS, console)
