@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 from cyclopts import Group, Parameter
 
 from phalanx.cli.console import Json, interruption_noted, new_console, print_json
@@ -27,10 +28,8 @@ from phalanx.train.options import DataOptions, OptimizerOptions, TrainingOptions
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from phalanx.bench.plan_validation import CaseResult
-
 MOST_BY_DEFAULT = 1024
-VALIDATION = Group("Validation", sort_key=6)
+VALIDATION = Parameter(name="*", group=Group("Validation", sort_key=6))
 TARGET = Parameter(name="*", group=Group("Target", sort_key=0))
 
 
@@ -63,6 +62,36 @@ class TargetOptions:
     """Sum gradients while the backward pass runs. Default: where a network carries them."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class ValidationOptions:
+    """Comparison with what was measured."""
+
+    validate: Annotated[bool, Parameter(negative="")] = False
+    """Predict published tables and compare; plan nothing."""
+
+    rounds: int = 0
+    """Rounds in which the training is calibrated and run on 2 ranks here, too, half a minute
+    each."""
+
+    here: Annotated[tuple[Path, ...], Parameter(consume_multiple=True)] = ()
+    """Files of such rounds, printed with --json, which are shown beside the tables."""
+
+    page: Path | None = None
+    """File into which the comparison is written as a page of Markdown."""
+
+    def words(self) -> list[str]:
+        """Return the options that make the page again."""
+        here = ["--here", *map(str, self.here)] if self.here else []
+        return [*here, "--page", str(self.page)]
+
+    def check_unused(self) -> None:
+        """Raise UserError for an option that is of a comparison alone."""
+        here = " ".join(map(str, self.here))
+        for name, value in {"rounds": self.rounds, "here": here, "page": self.page}.items():
+            if value:
+                raise UserError(f"--{name} {value} is for --validate: add that, or leave it out")
+
+
 def plan(
     run: Path | None = None,
     /,
@@ -71,8 +100,7 @@ def plan(
     training: Annotated[TrainingOptions, MODEL] = TrainingOptions(),  # noqa: B008
     data: Annotated[DataOptions, DATA] = DataOptions(),  # noqa: B008
     optimizer: Annotated[OptimizerOptions, OPTIMIZER] = OptimizerOptions(),  # noqa: B008
-    validate: Annotated[bool, Parameter(negative="", group=VALIDATION)] = False,
-    rounds: Annotated[int, Parameter(group=VALIDATION)] = 0,
+    validation: Annotated[ValidationOptions, VALIDATION] = ValidationOptions(),  # frozen
     json_: Json = False,
 ) -> None:
     """Predict data-parallel training on a machine that one does not have, with ranges.
@@ -95,22 +123,19 @@ def plan(
 
         phalanx plan --validate --rounds 9 --model cnn
 
+        phalanx plan --validate --here rounds.json --page validation.md
+
     Parameters
     ----------
     run
         Folder of a recorded run of one rank, or of the profile of an earlier plan.
-    validate
-        Predict published tables and compare; plan nothing.
-    rounds
-        Rounds in which the training is calibrated and run on 2 ranks here, too, half a minute each.
     """
     console = new_console(json_)
     options = {**vars(training), **vars(data), **vars(optimizer)}
-    if validate:
-        _validate(options, rounds, console, json_=json_)
+    if validation.validate:
+        _validate(options, validation, console, json_=json_)
         return
-    if rounds:
-        raise UserError(f"--rounds {rounds} is for --validate: add that, or leave it out")
+    validation.check_unused()
     machine = None if target.machine is None else read_machine(target.machine)
     link = None if target.link is None else Link.parse(target.link)
     per_node = _ranks_per_node(target, machine)
@@ -131,24 +156,41 @@ def plan(
         console.print("\n".join(plan_lines(profile, found, plans, doubts)), markup=False)
 
 
-def _validate(options: dict[str, Any], rounds: int, console: Console, *, json_: bool) -> None:
+def _validate(
+    options: dict[str, Any], validation: ValidationOptions, console: Console, *, json_: bool
+) -> None:
     """Compare predictions with published tables, and with runs of this machine."""
-    from phalanx.plan.show import validation_json, validation_lines
+    from phalanx.plan.published import predicted_rows
+    from phalanx.plan.validation import (
+        as_builtins,
+        read_measured,
+        validation_lines,
+        validation_page,
+    )
 
+    rounds, measured = validation.rounds, read_measured(validation.here)
     if rounds < 0:
         raise UserError(f"--rounds must not be negative: {rounds}")
-    here: list[CaseResult] = []
     if rounds:
-        from phalanx.bench.plan_validation import result_lines, validate_here
+        from phalanx.bench.plan_validation import validate_here
 
         config = _complete(TrainConfig.from_options(**options), console)
         folder = default_folder("plan", "validate")
         with interruption_noted(console, f"records kept in {folder}"):
-            here = validate_here(config, rounds, folder, console)
-        console.print("\n".join(result_lines(here, rounds)), markup=False)
+            found = validate_here(config, rounds, folder, console)
+        measured = msgspec.structs.replace(measured, here=[*measured.here, *found])
+    cases = predicted_rows()
+    if validation.page is not None:
+        page = validation_page(cases, measured, validation.words())
+        try:
+            validation.page.write_text(page)
+        except OSError as error:
+            raise UserError(
+                f"--page {validation.page} cannot be written: {error.strerror}"
+            ) from error
     if json_:
-        print_json({"here": [case._asdict() for case in here], "published": validation_json()})
-    console.print("\n".join(validation_lines()), markup=False)
+        print_json(as_builtins(cases, measured))
+    console.print("\n".join(validation_lines(cases, measured)), markup=False)
 
 
 def _ranks_per_node(options: TargetOptions, machine: Cluster | None) -> int:
