@@ -174,7 +174,11 @@ def test_machine_file_of_this_machine(tmp_path: Path, forked_phalanx: Phalanx) -
         (["--strategy", "zero", "--ranks", "2"], "are not in this profile"),
         (["--mesh", "dp=2,tp=2", "--ranks", "2"], "use --ranks 4"),
         (["--rounds", "3"], "--rounds 3 is for --validate"),
+        (["--here", "rounds.json"], "--here rounds.json is for --validate"),
+        (["--page", "page.md"], "--page page.md is for --validate"),
         (["--validate", "--rounds", "-1"], "must not be negative"),
+        (["--validate", "--here", "hpc.yaml"], "hpc.yaml is no file of rounds"),
+        (["--validate", "--page", "no/page.md"], "--page no/page.md cannot be written"),
     ],
 )
 def test_bad_input_is_refused(
@@ -199,11 +203,15 @@ def test_damaged_and_missing_profiles(folder: Path, forked_phalanx: Phalanx) -> 
     assert "nowhere" in refused(forked_phalanx, "plan", "nowhere")
 
 
-def test_published_tables(forked_phalanx: Phalanx) -> None:
-    text = printed(forked_phalanx, "plan", "--validate")
+def test_published_tables(tmp_path: Path, forked_phalanx: Phalanx) -> None:
+    text = printed(forked_phalanx, "plan", "--validate", "--page", "page.md")
     assert "not predicted: TF K80 EC2: parameter servers" in text
-    read = json.loads(printed(forked_phalanx, "plan", "--validate", "--json"))
-    assert len(read["published"]) > 60
+    assert "phalanx plan --validate --page page.md" in (tmp_path / "page.md").read_text()
+    printed_json = printed(forked_phalanx, "plan", "--validate", "--json")
+    assert len(json.loads(printed_json)["published"]) > 60
+    (tmp_path / "rounds.json").write_text(printed_json)
+    read = printed(forked_phalanx, "plan", "--validate", "--here", "rounds.json")
+    assert read == text, "no rounds on this machine are in it"
 
 
 def test_machine_files_are_not_overwritten(folder: Path, forked_phalanx: Phalanx) -> None:

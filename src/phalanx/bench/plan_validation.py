@@ -27,6 +27,7 @@ from phalanx.parallel.options import StrategyOptions
 from phalanx.plan.measured_rows import median_step_s
 from phalanx.plan.predict import Target, plan_ranks
 from phalanx.plan.profile import ProgramProfile, profile_of_runs, write_profile
+from phalanx.plan.validation import CaseResult
 from phalanx.train.config import TrainConfig
 
 RANKS = 2
@@ -54,25 +55,6 @@ CASES = (
     ValidatedCase("link, no overlap", LINK, False),
     ValidatedCase("link, overlap", LINK, True),
 )
-
-
-class CaseResult(NamedTuple):
-    """A model and a case: seconds of a step, predicted and measured."""
-
-    model: str
-    case: str
-    predicted_s: float
-    low_s: float
-    high_s: float
-    measured_s: float
-    floor: float
-    """Difference of the medians of odd and even rounds, as a share."""
-    perfect_s: float
-    """The rule that knows nothing: half the time of the whole batch alone."""
-
-    @property
-    def error(self) -> float:
-        return self.predicted_s / self.measured_s - 1
 
 
 def validate_here(
@@ -139,21 +121,5 @@ def _result(
         measured_s=statistics.median(measured),
         floor=abs(halves[0] / halves[-1] - 1),
         perfect_s=alone.median_s / RANKS,
+        rounds=len(measured),
     )
-
-
-def result_lines(results: Sequence[CaseResult], rounds: int) -> list[str]:
-    """Return the cases as a table, milliseconds and percent, the worst first."""
-    lines = [
-        f"{RANKS} ranks of this machine, {rounds} rounds; link: {LINK}",
-        f" {'model, case':28s} predicted (90 % range)    measured   error  floor  half of alone",
-    ]
-    for each in sorted(results, key=lambda each: -abs(each.error)):
-        low, high = 1e3 * each.low_s, 1e3 * each.high_s
-        lines.append(
-            f" {each.model + ', ' + each.case:28s} {1e3 * each.predicted_s:7.3f} "
-            f"({low:.3g}–{high:.3g})".ljust(56)
-            + f"{1e3 * each.measured_s:7.3f} {100 * each.error:+6.1f} % {100 * each.floor:4.1f} % "
-            f"{100 * (each.perfect_s / each.measured_s - 1):+8.1f} %"
-        )
-    return lines

@@ -10,10 +10,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
-from cyclopts import Group, Parameter
+from cyclopts import Parameter
 
 from phalanx.cli.console import Json, interruption_noted, new_console, print_json
-from phalanx.cli.plan_options import TARGET, PlannedStrategy, TargetOptions
+from phalanx.cli.plan_options import (
+    TARGET,
+    VALIDATION,
+    PlannedStrategy,
+    TargetOptions,
+    ValidationOptions,
+)
 from phalanx.cli.train_options import DATA, MODEL, OPTIMIZER
 from phalanx.data.datasets.catalog import DatasetChoice
 from phalanx.errors import UserError
@@ -35,10 +41,7 @@ from phalanx.train.options import DataOptions, OptimizerOptions, TrainingOptions
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from phalanx.bench.plan_validation import CaseResult
-
 MOST_BY_DEFAULT = 1024
-VALIDATION = Group("Validation", sort_key=6)
 
 
 def plan(
@@ -48,8 +51,7 @@ def plan(
     data: Annotated[DataOptions, DATA] = DataOptions(),  # noqa: B008
     optimizer: Annotated[OptimizerOptions, OPTIMIZER] = OptimizerOptions(),  # noqa: B008
     strategy: Annotated[PlannedStrategy, Parameter(name="*")] = PlannedStrategy(),  # noqa: B008
-    validate: Annotated[bool, Parameter(negative="", group=VALIDATION)] = False,
-    rounds: Annotated[int, Parameter(group=VALIDATION)] = 0,
+    validation: Annotated[ValidationOptions, VALIDATION] = ValidationOptions(),  # noqa: B008
     json_: Json = False,
 ) -> None:
     """Predict data-parallel training on a machine that one does not have, with ranges.
@@ -75,23 +77,20 @@ def plan(
 
         phalanx plan --validate --rounds 9 --model cnn
 
+        phalanx plan --validate --here rounds.json --page validation.md
+
     Parameters
     ----------
     words
         Folder of a recorded run of one rank, or of the profile of an earlier plan; or a program,
         `program.py`, and behind `--` its arguments, or `-- -m module …`.
-    validate
-        Predict published tables and compare; plan nothing.
-    rounds
-        Rounds in which the training is calibrated and run on 2 ranks here, too, half a minute each.
     """
     console = new_console(json_)
     options = {**vars(training), **vars(data), **vars(optimizer)}
-    if validate:
-        _validate(options, rounds, console, json_=json_)
+    if validation.validate:
+        _validate(options, validation, console, json_=json_)
         return
-    if rounds:
-        raise UserError(f"--rounds {rounds} is for --validate: add that, or leave it out")
+    validation.check_unused()
     machine = None if target.machine is None else read_machine(target.machine)
     if target.what_if is not None:
         machine = machine_with(_stated(machine), target.what_if)
@@ -135,24 +134,41 @@ def _imagine(
     )
 
 
-def _validate(options: dict[str, Any], rounds: int, console: Console, *, json_: bool) -> None:
+def _validate(
+    options: dict[str, Any], validation: ValidationOptions, console: Console, *, json_: bool
+) -> None:
     """Compare predictions with published tables, and with runs of this machine."""
-    from phalanx.plan.show import validation_json, validation_lines
+    from phalanx.plan.published import predicted_rows
+    from phalanx.plan.validation import (
+        as_builtins,
+        read_measured,
+        validation_lines,
+        validation_page,
+    )
 
+    rounds, measured = validation.rounds, read_measured(validation.here)
     if rounds < 0:
         raise UserError(f"--rounds must not be negative: {rounds}")
-    here: list[CaseResult] = []
     if rounds:
-        from phalanx.bench.plan_validation import result_lines, validate_here
+        from phalanx.bench.plan_validation import validate_here
 
         config = _complete(TrainConfig.from_options(**options), console)
         folder = default_folder("plan", "validate")
         with interruption_noted(console, f"records kept in {folder}"):
-            here = validate_here(config, rounds, folder, console)
-        console.print("\n".join(result_lines(here, rounds)), markup=False)
+            found = validate_here(config, rounds, folder, console)
+        measured = msgspec.structs.replace(measured, here=[*measured.here, *found])
+    cases = predicted_rows()
+    if validation.page is not None:
+        page = validation_page(cases, measured, validation.words())
+        try:
+            validation.page.write_text(page)
+        except OSError as error:
+            raise UserError(
+                f"--page {validation.page} cannot be written: {error.strerror}"
+            ) from error
     if json_:
-        print_json({"here": [case._asdict() for case in here], "published": validation_json()})
-    console.print("\n".join(validation_lines()), markup=False)
+        print_json(as_builtins(cases, measured))
+    console.print("\n".join(validation_lines(cases, measured)), markup=False)
 
 
 def _ranks_per_node(options: TargetOptions, machine: Cluster | None) -> int:
