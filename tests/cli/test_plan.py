@@ -5,9 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from phalanx.bench.gradient_order import order_of_gradients
-from phalanx.bench.machine import measure_contention
-from phalanx.models.options import DataShape, ModelOptions, completed
 from phalanx.plan.machine import machine_text, read_machine
 from phalanx.plan.profile import read_profile, write_profile
 from tests.cli.conftest import Phalanx
@@ -78,15 +75,20 @@ def test_plan_as_json(folder: Path, forked_phalanx: Phalanx) -> None:
 
 def test_profile_of_a_recorded_run(tmp_path: Path, forked_phalanx: Phalanx) -> None:
     """Nothing is measured; of a run of few steps no profile is made."""
-    words = ["train", "--epochs", "1", "--validation-samples", "64", "--dataset", "digits"]
-    for name, samples, batch in (("mine", "2560", "128"), ("short", "64", "64")):
-        sizes = ["--train-samples", samples, "--batch-size", batch]
-        printed(forked_phalanx, *words, *sizes, "--run-dir", name)
+    words = ["train", "--validation-samples", "64", "--dataset", "digits"]
+    runs = (("mine", "1", "2560", "128"), ("short", "1", "64", "64"), ("epochs", "12", "64", "64"))
+    for name, epochs, samples, batch in runs:
+        sizes = ["--epochs", epochs, "--train-samples", samples, "--batch-size", batch]
+        places = ["--run-dir", name, "--checkpoint-dir", f"{name}-saved"]
+        printed(forked_phalanx, *words, *sizes, *places)
+    assert read_profile(tmp_path / "epochs").times[0].median_s > 0, "by the sum of its parts"
     found = read_profile(tmp_path / "mine")
     (times,) = found.times
     assert (times.at_once, times.samples) == (1, 128)
     assert len(times.pooled) == 15, "20 steps, the first of which has none before it, but a quarter"
     assert found.quantities == 2, "Adam"
+    assert times.peak_bytes == found.peak_memory_bytes > 10**7
+    assert found.checkpoint_s and found.evaluation_s and not (found.layers or found.gradients)
     assert 0 <= found.state_bytes - 4 * found.gradient_bytes < 100, "and counters of steps"
     text = printed(forked_phalanx, "plan", "mine", "--ranks", "1,2", "--ranks-per-node", "2")
     assert "1 rank, steps of 128 samples" in text
@@ -108,6 +110,93 @@ def test_plan_of_a_training(tmp_path: Path, forked_phalanx: Phalanx) -> None:
     ]
     assert [each.ranks for each in found.sums] == [2]
     assert sum(each.bytes for each in found.gradients) == found.gradient_bytes
+    assert all(each.peak_bytes > 10**7 for each in found.times)
+    assert [layer.name for layer in found.layers if layer.parameter_bytes] == list(found.units)
+    assert [time.samples for time in found.layers[1].times] == [2, 16, 128]
+    assert found.split and found.split.of("hidden2").all_reduces == 1
+    assert found.saved_bytes >= sum(layer.saved_bytes for layer in found.layers) > 4 * 784
+    assert found.train_samples == 60_000, "of all that a training would have"
+    assert found.checkpoint_s and found.evaluation_s, "of 10,000 samples, by those of 500"
+    assert not (folder / "checkpoints").exists()
+
+
+PROGRAM = """
+import sys, torch, phalanx
+torch.manual_seed(0)
+size = int(sys.argv[1])
+model = torch.nn.Sequential(torch.nn.Linear(64, 32), torch.nn.Tanh(), torch.nn.Linear(32, 8))
+data = torch.utils.data.TensorDataset(torch.rand(size, 64), torch.randint(8, (size,)))
+{more}
+run = phalanx.start(
+    model, torch.optim.Adam(model.parameters()), {data}, epochs=3, strategy="mpi",
+    checkpoint_dir="saved", run_dir="mine",
+)
+for epoch in run.epochs():
+    for batch in epoch:
+        {loop}
+        run.step(batch, torch.nn.functional.cross_entropy)
+    open("after.txt", "w")
+"""
+LOADER = "torch.utils.data.DataLoader(data, batch_size=64, shuffle=True)"
+
+
+def program(folder: Path, *, more: str = "", data: str = LOADER, loop: str = "pass") -> None:
+    (folder / "train.py").write_text(PROGRAM.format(more=more, data=data, loop=loop))
+
+
+@pytest.mark.mpi
+def test_plan_of_a_program(tmp_path: Path, forked_phalanx: Phalanx) -> None:
+    """It is measured without a line of it changed, and writes nothing: 5 steps are an epoch."""
+    program(tmp_path)
+    words = ["train.py", "--ranks", "1,2", "--ranks-per-node", "2", "--", "320"]
+    text = printed(forked_phalanx, "plan", *words)
+    assert "1 and 2 ranks that exchange nothing, steps of 32 samples and 64 samples" in text
+    assert {path.name for path in tmp_path.iterdir()} == {"train.py", "runs"}
+    (folder,) = (tmp_path / "runs" / "plan").iterdir()
+    found = read_profile(folder)
+    assert (found.program, found.global_batch, found.train_samples) == ("train.py 320", 64, 320)
+    assert [(each.at_once, each.samples) for each in found.times] == [
+        *((1, 32), (1, 64), (2, 32), (2, 64))
+    ]
+    assert all(each.peak_bytes > 10**7 for each in found.times)
+    assert sum(each.bytes for each in found.gradients) == found.gradient_bytes
+    assert [layer.name for layer in found.layers] == ["0", "1", "2"]
+    assert found.no_split and "no plan for tensor parallelism" in found.no_split
+    assert found.checkpoint_s and found.quantities == 2
+
+
+@pytest.mark.parametrize(
+    ("parts", "said"),
+    [
+        ({"more": "sys.exit()"}, "train.py 64 did not start a run by phalanx.start"),
+        ({"more": "raise ValueError(3)"}, "fails with its own batch: ValueError: 3"),
+        (
+            {"loop": "if batch.step == 3: sys.exit()"},
+            "ended after 3 steps, and a plan needs 8 or more",
+        ),
+        ({"data": "[*data], batch_size=64, sharded=True"}, "makes its batches itself"),
+        ({"data": "data, batch_size=0"}, "batch_size=0"),
+        (
+            {"loop": "assert len(batch.inputs) == 64"},
+            "fails with 32 samples a step: AssertionError",
+        ),
+    ],
+)
+def test_programs_that_no_plan_can_measure(
+    parts: dict[str, str], said: str, tmp_path: Path, forked_phalanx: Phalanx
+) -> None:
+    program(tmp_path, **parts)
+    text = refused(forked_phalanx, "plan", "train.py", "--ranks", "1,2", "--", "64")
+    assert said in text
+    assert sum(line.startswith("phalanx: ") for line in text.splitlines()) == 1
+
+
+def test_options_of_models_are_not_for_programs(folder: Path, forked_phalanx: Phalanx) -> None:
+    for name in ("train.py", str(folder)):
+        words = ["plan", name, "--batch-size", "8"]
+        assert "--batch-size is for the built-in models" in refused(forked_phalanx, *words)
+    assert "there is no file train.py" in refused(forked_phalanx, "plan", "train.py")
+    assert "takes one folder" in refused(forked_phalanx, "plan", str(folder), "b")
 
 
 @pytest.mark.mpi
@@ -177,14 +266,67 @@ def test_machine_files_are_not_overwritten(folder: Path, forked_phalanx: Phalanx
     assert "at least 1" in refused(forked_phalanx, "bench", "machine", "--ranks", "0")
 
 
-def test_one_rank_does_not_slow_itself_down() -> None:
-    assert measure_contention([1]) == {1: 1.0}
+# -- what bad input gets ---------------------------------------------------------------------------
 
 
-def test_gradients_come_from_the_last_layer_to_the_first() -> None:
-    options = completed("mlp", ModelOptions(width=32))
-    found = order_of_gradients("mlp", options, DataShape(), batch=8, passes=3)
-    sizes = [size for size, _ in found]
-    assert sizes[-2:] == [4 * 32, 4 * 784 * 32] or sizes[-2:] == [4 * 784 * 32, 4 * 32]
-    assert [ready for _, ready in found] == sorted(ready for _, ready in found)
-    assert 0 < found[0][1] < found[-1][1] <= 1
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--ranks-per-node", "5000"], "at least 1, and at most 4096, not 5000"),
+        (["--machine", "hpc.yml"], "hpc.yml cannot be read"),
+        (["--machine", "."], "is no .yaml file and no machine that ships"),
+        (["--speed", "nan"], "--speed must be from 0.001 to 1000"),
+    ],
+)
+def test_more_bad_input_is_refused(
+    words: list[str], said: str, folder: Path, forked_phalanx: Phalanx
+) -> None:
+    assert said in refused(forked_phalanx, "plan", str(folder), *words)
+
+
+def test_ranks_that_share_a_node_do_not_fit_its_memory(
+    folder: Path, tmp_path: Path, forked_phalanx: Phalanx
+) -> None:
+    (tmp_path / "small.yaml").write_text(machine_text(machine(memory_gib_per_rank=0.1), {}))
+    words = ["plan", str(folder), "--machine", "small.yaml", "--ranks", "32"]
+    assert "does not fit" not in printed(forked_phalanx, *words)
+    assert "does not fit: 0.0" in printed(forked_phalanx, *words, "--ranks-per-node", "32")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["nowhere/m.yaml"], "nowhere/m.yaml cannot be written"),
+        (["folder.yaml", "--overwrite"], "folder.yaml cannot be written"),
+        (["--sizes", "1XB"], "--sizes 1XB: not a size"),
+        (["--price-per-node-hour", "-1"], "must be from 0 to 100000 of the currency"),
+        (["--price-per-node-hour", "nan"], "must be from 0 to 100000 of the currency"),
+        (["--hosts", "a:1,b:2"], "--hosts names nodes of 1 and of 2 ranks"),
+        (["--hosts", "a:2,b:2", "--ranks", "4"], "--ranks 4, but --hosts names 2 on each node"),
+        (["--hosts", "a:0"], "'a:0' is not a host"),
+        (["--hosts", "a", "--hostfile", "hosts"], "both name the nodes"),
+    ],
+)
+def test_machines_that_cannot_be_measured(
+    words: list[str], said: str, tmp_path: Path, forked_phalanx: Phalanx
+) -> None:
+    (tmp_path / "folder.yaml").mkdir()
+    assert said in refused(forked_phalanx, "bench", "machine", *words)
+
+
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [
+        ({"PHALANX_LINK": "1ms"}, "PHALANX_LINK emulates a link"),
+        (
+            {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"},
+            "bench machine starts its ranks, but openmpi already started 2",
+        ),
+    ],
+)
+def test_a_machine_is_measured_by_its_own_ranks_over_real_links(
+    variables: dict[str, str], said: str, monkeypatch: pytest.MonkeyPatch, forked_phalanx: Phalanx
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert said in refused(forked_phalanx, "bench", "machine")

@@ -15,10 +15,12 @@ import msgspec
 from rich.console import Console
 
 from phalanx.bench.profile import (
+    COSTS,
     PILOT_STEPS,
-    measure_gradients,
+    TrainingOfOptions,
     measure_overhead,
     measure_sums,
+    read_costs,
     run_trainings,
 )
 from phalanx.parallel.options import StrategyOptions
@@ -83,10 +85,10 @@ def validate_here(
     """
     top.mkdir(parents=True)
     whole = config.global_batch_size()
-    alone = {"strategy": "sequential", "ranks": 1}
+    alone: dict[str, Any] = {"strategy": "sequential", "ranks": 1}
     pilot = run_trainings(config, [top / "pilot"], PILOT_STEPS, **alone, batch_size=whole)
     step_s = profile_of_runs({1: pilot}).times[0].median_s
-    steps = max(2 * PILOT_STEPS, min(MOST_STEPS, int(RUN_S / step_s)))
+    steps = max(4 * PILOT_STEPS, min(MOST_STEPS, int(RUN_S / step_s)))
     calibrated: dict[int, list[Path]] = {1: [], RANKS: []}
     measured: dict[str, list[float]] = {case.name: [] for case in CASES}
     jobs = ["alone", "at once", *(case.name for case in CASES)]
@@ -104,13 +106,12 @@ def validate_here(
                 )
             else:
                 case = next(each for each in CASES if each.name == job)
-                together = {"strategy": "mpi", "ranks": RANKS, "batch_size": whole}
+                together: dict[str, Any] = {"strategy": "mpi", "ranks": RANKS, "batch_size": whole}
                 run_trainings(config, [place], steps, **together, **case.options)
                 measured[job].append(median_step_s(place, RANKS))
-    profile = msgspec.structs.replace(
-        profile_of_runs(calibrated, global_batch=whole),
-        gradients=measure_gradients(config, whole // RANKS),
-    )
+    TrainingOfOptions(config).run([top / "costs"], PILOT_STEPS, whole // RANKS, is_first=True)
+    profile = profile_of_runs(calibrated, global_batch=whole)
+    profile = msgspec.structs.replace(profile, **read_costs(top / COSTS))
     sums = measure_sums(top / "sums", profile.gradient_bytes, RANKS, console)
     overhead_s = measure_overhead(top / "link", RANKS, console)
     profile = msgspec.structs.replace(profile, **sums, message_overhead_s=overhead_s)

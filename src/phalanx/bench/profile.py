@@ -1,18 +1,21 @@
-"""Profile a built-in model's training: runs of one rank each, alone and as many at once as cores.
+"""Profile a training: runs of one rank each, alone and as many at once as cores, of its own batch
+and of a small one. They exchange nothing.
 
-Each is a `phalanx train` of one process; they exchange nothing. Beside them the model's gradients
-are timed by hooks of this module's own, and sums are measured at this model's sizes.
+A training is one of `phalanx train`, or a user's program of `phalanx.start`. Beside the first run
+its model is measured part by part (`parallel/program_costs.py`); sums are measured at its sizes.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
+import shlex
+import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -22,83 +25,107 @@ from rich.console import Console
 from phalanx.bench.config import CollectivesConfig
 from phalanx.bench.job import run_bench
 from phalanx.comm.link import LINK
-from phalanx.data.datasets.catalog import DatasetChoice
-from phalanx.errors import RunFailedError
-from phalanx.jobs.command import Command
+from phalanx.data.datasets.inventory import inventory
+from phalanx.data.packed.index_file import read_index
+from phalanx.errors import RunFailedError, UserError
+from phalanx.jobs import run_python
+from phalanx.jobs.binding import THREAD_POOLS
+from phalanx.jobs.command import Command, memory_variables
 from phalanx.jobs.job import Job
-from phalanx.jobs.record import this_command
-from phalanx.models.options import is_own_model
+from phalanx.jobs.record import RUN_DIR, this_command
 from phalanx.plan.machine import SumTime
-from phalanx.plan.profile import Gradient, ProgramProfile, profile_of_runs, write_profile
+from phalanx.plan.profile import (
+    FEWEST_STEPS,
+    ProgramCosts,
+    ProgramProfile,
+    profile_of_runs,
+    write_profile,
+)
 from phalanx.records.collectives import CallsEvent, TrafficEvent
-from phalanx.records.files import read_events
+from phalanx.records.events import StepEvent
+from phalanx.records.files import rank_file, read_events, record_file
+from phalanx.records.profiled import PROFILE_PLAN, ProfilePlan
+from phalanx.records.schema import Run
+from phalanx.run.defaults import STRATEGY
 from phalanx.train.config import DEFAULTS, TrainConfig
-from phalanx.train.run import complete, num_available
+from phalanx.train.run import num_available
 
-PILOT_STEPS = 24
-RUN_S = 3.0
+PILOT_STEPS, LEAST_STEPS, MOST_STEPS = 12, 16, 2000
+"""Steps of the first run of a batch, by which the steps of those that count are chosen."""
+RUN_S = 2.5
 """Seconds of steps of a run that counts; a median of fewer steps would say little."""
-MOST_STEPS = 2000
+SMALLEST_SHARE = 16
+"""Ranks of which the smallest batch that is measured is a share, at most."""
 SUMS_S = 2.0
-VALIDATION_SAMPLES = 64
-LOG = "profile.log"
+VALIDATION_SAMPLES, EVALUATED_SAMPLES = 64, 500
+"""Evaluated after an epoch; and of one rank alone, whose memory and evaluation are measured."""
+LOG, COSTS, CHECKPOINTS = "profile.log", "costs.json", "checkpoints"
 
 
-def measure_profile(
-    config: TrainConfig,
-    folder: Path,
-    *,
-    batches: Sequence[int],
-    at_once: int,
-    console: Console,
-    for_link: bool = False,
-    run_s: float = RUN_S,
-) -> ProgramProfile:
-    """Return the profile of a training by one process, and write it into `folder`, a new one.
+def _measured(plan: ProfilePlan) -> dict[str, str]:
+    return {PROFILE_PLAN: msgspec.json.encode(plan).decode()}
 
-    config: complete, of strategy sequential; its batch is the global one that is planned with.
-    batches: samples of a step of one rank, from small to large. at_once: most ranks of this node
-    that compute. for_link: the plan is for an emulated link.
-    Raises: RunFailedError when a run has failed, with the end of its log.
+
+@dataclass(frozen=True)
+class TrainingOfOptions:
+    """A training by `phalanx train`.
+
+    As of a program: `run` makes so many steps by one process per folder, all at the same time, with
+    records there. batch: samples of a step; None: as the training has them. is_first: they measure
+    the model part by part and save a checkpoint, beside the folder. `known` returns the fields of a
+    profile that such short runs do not tell. `name` is that of the program; empty: the records' own.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    runs: dict[int, list[Path]] = {}
-    for batch in batches:
-        pilot = _train(config, [folder / f"pilot-{batch}"], batch, PILOT_STEPS)
-        step_s = profile_of_runs({1: pilot}).times[0].median_s
-        steps = max(2 * PILOT_STEPS, min(MOST_STEPS, int(run_s / step_s)))
-        for number in sorted({1, at_once}):
-            console.print(f"{number} at once, {batch} samples a step", markup=False)
-            folders = [folder / f"at-once-{number}-batch-{batch}-{i}" for i in range(number)]
-            runs.setdefault(number, []).extend(_train(config, folders, batch, steps))
-    profile = profile_of_runs(runs, global_batch=config.global_batch_size())
-    console.print("gradients and sums", markup=False)
-    profile = msgspec.structs.replace(
-        profile,
-        gradients=measure_gradients(config, max(batches)),
-        **measure_sums(folder / "sums", profile.gradient_bytes, at_once, console),
-    )
-    if for_link and at_once > 1:
-        overhead_s = measure_overhead(folder / "link", at_once, console)
-        profile = msgspec.structs.replace(profile, message_overhead_s=overhead_s)
-    write_profile(folder, profile)
-    return profile
 
+    config: TrainConfig
+    """Complete, of one process and thread."""
+    name: str = ""
 
-def _train(config: TrainConfig, folders: Sequence[Path], batch: int, steps: int) -> Sequence[Path]:
-    """Train one process per folder, all at the same time; return the folders."""
-    return run_trainings(config, folders, steps, strategy="sequential", ranks=1, batch_size=batch)
+    def run(
+        self, folders: Sequence[Path], steps: int, batch: int | None, *, is_first: bool = False
+    ) -> None:
+        top = folders[0].parent.absolute()
+        options: dict[str, object] = {"batch_size": batch or self.config.global_batch_size()}
+        if is_first:
+            options["checkpoint_dir"] = str(top / CHECKPOINTS)
+        elif len(folders) == 1:
+            options["validation_samples"] = EVALUATED_SAMPLES
+        run_trainings(
+            self.config,
+            folders,
+            steps,
+            _measured(ProfilePlan(costs=str(top / COSTS))) if is_first else {},
+            **{"strategy": "sequential", "ranks": 1, **options},
+        )
+
+    def known(self, profile: ProgramProfile) -> dict[str, Any]:
+        config = self.config
+        if config.data is not None:
+            number = read_index(config.data / "validation").num_samples
+        else:
+            name, entries = config.data_name, inventory(config.data_root)
+            number = next(each.num_validation_samples for each in entries if each.name == name)
+        share = min(config.validation_samples or number, number) / min(EVALUATED_SAMPLES, number)
+        return {
+            "train_samples": config.train_samples or num_available(config),
+            "evaluation_s": share * (profile.evaluation_s or 0.0),
+        }
 
 
 def run_trainings(
-    config: TrainConfig, folders: Sequence[Path], steps: int, **changes: object
+    config: TrainConfig,
+    folders: Sequence[Path],
+    steps: int,
+    environment: Mapping[str, str] = MappingProxyType({}),
+    /,
+    **changes: object,
 ) -> Sequence[Path]:
     """Make a training of so many steps per folder, all at the same time; return the folders.
 
-    changes: options other than those of `config`, which name a batch.
+    environment: variables of the processes. changes: options other than those of `config`, which
+    name a batch.
     Raises: RunFailedError with the end of the log of one that failed.
     """
-    top, samples = folders[0].parent, config.train_samples or num_available(config)
+    samples = config.train_samples or num_available(config)
     wanted = int(str(changes["batch_size"])) * steps
     given = {k: v for k, v in config.as_record().items() if v != DEFAULTS[k] and v is not None}
     options = {
@@ -109,34 +136,156 @@ def run_trainings(
     options_file = folders[0].with_suffix(".yaml")
     options_file.write_text(yaml.safe_dump(options))
     words = (sys.executable, "-m", "phalanx", "train", "--config", str(options_file))
-    commands = [Command(words=(*words, "--run-dir", str(folder))) for folder in folders]
-    with Job.start(commands, top / LOG) as job:
-        while (exit_code := job.poll()) is None:
-            time.sleep(0.05)
+    commands = [
+        Command(words=(*words, "--run-dir", str(folder)), environment=environment)
+        for folder in folders
+    ]
+    exit_code, log = _run(commands, folders[0].parent)
     if exit_code:
-        end = (top / LOG).read_text(errors="replace").strip().splitlines()[-4:]
-        raise RunFailedError("a run of the profile has failed:\n" + "\n".join(end))
+        raise RunFailedError("a run of the profile has failed:\n" + "\n".join(log[-4:]))
     return folders
 
 
-def measure_gradients(config: TrainConfig, batch: int) -> list[Gradient]:
-    """Return when each gradient of a built-in model is ready, as shares of the backward pass; empty
-    for a model of the user's."""
-    choice = complete(config, None)[1]
-    if is_own_model(config.model) or not isinstance(choice, DatasetChoice):
-        return []
-    request = {
-        "model": config.model,
-        "sizes": config.model_options.given,
-        "shape": {"inputs": choice.shape.inputs, "num_classes": choice.shape.num_classes},
-        "batch": batch,
-        "threads": config.threads,
+def _run(commands: Sequence[Command], top: Path) -> tuple[int, list[str]]:
+    """Run processes until all have ended, and remove their checkpoint; return the exit code of the
+    first that failed, and the lines that they have printed."""
+    log = top / LOG
+    before = log.stat().st_size if log.exists() else 0
+    with Job.start(commands, log) as job:
+        while (exit_code := job.poll()) is None:
+            time.sleep(0.05)
+    shutil.rmtree(top / CHECKPOINTS, ignore_errors=True)
+    text = log.read_bytes()[before:].decode(errors="replace")
+    return exit_code, [line for line in text.splitlines() if line.strip()]
+
+
+@dataclass(frozen=True)
+class TrainingOfProgram:
+    """A training by a user's program of `phalanx.start`."""
+
+    words: Sequence[str]
+    """`program.py …` or `-m module …`."""
+
+    @property
+    def name(self) -> str:
+        return shlex.join(self.words)
+
+    def run(
+        self, folders: Sequence[Path], steps: int, batch: int | None, *, is_first: bool = False
+    ) -> None:
+        """Raises: UserError, for what the user can mend in it or its arguments."""
+        top = folders[0].parent.absolute()
+        plan = ProfilePlan(
+            steps=steps,
+            batch_size=batch,
+            costs=str(top / COSTS) if is_first else None,
+            checkpoints=str(top / CHECKPOINTS) if is_first else None,
+        )
+        variables = {
+            **dict.fromkeys(THREAD_POOLS, "1"),
+            **memory_variables(os.environ),
+            **{STRATEGY: "sequential", "PYTHONDONTWRITEBYTECODE": "1"},
+            **_measured(plan),
+        }
+        words = (sys.executable, run_python.__file__, *self.words)
+        commands = [
+            Command(words=words, environment={**variables, RUN_DIR: str(folder.absolute())})
+            for folder in folders
+        ]
+        for folder in folders:
+            folder.mkdir()
+        exit_code, log = _run(commands, top)
+        size = "its own batch" if batch is None else f"{batch} samples a step"
+        if exit_code:
+            why = log[-1].removeprefix("phalanx: ") if log else f"exit code {exit_code}"
+            raise UserError(
+                f"{self.name} fails with {size}: {why}\nall that it printed: {top / LOG}"
+            )
+        for folder in folders:
+            self._check(folder, batch)
+
+    def _check(self, folder: Path, batch: int | None) -> None:
+        """Raise UserError for a program that did not make the steps that it was asked for."""
+        if not record_file(folder, Run).exists():
+            raise UserError(
+                f"{self.name} did not start a run by phalanx.start, whose steps a plan measures"
+            )
+        events = read_events(rank_file(folder, 0))
+        steps = [event for event in events if isinstance(event, StepEvent)]
+        if len(steps) < FEWEST_STEPS:
+            raise UserError(
+                f"{self.name} ended after {len(steps)} steps, and a plan needs {FEWEST_STEPS} or "
+                "more: let it train for longer"
+            )
+        made = max(step.samples for step in steps)
+        if batch is not None and made != batch:
+            raise UserError(
+                f"{self.name} made steps of {made} samples where {batch} were asked for: it makes "
+                "its batches itself; plan by a recorded run of one rank, phalanx plan FOLDER"
+            )
+
+    def known(self, _: ProgramProfile) -> dict[str, Any]:
+        return {}
+
+
+Training = TrainingOfOptions | TrainingOfProgram
+
+
+def measure_profile(
+    training: Training,
+    folder: Path,
+    *,
+    most_ranks: int,
+    at_once: int,
+    console: Console,
+    for_link: bool = False,
+    run_s: float = RUN_S,
+) -> ProgramProfile:
+    """Return the profile of a training, whose batch is the global one that is planned with, and
+    write it into `folder`, a new one.
+
+    most_ranks: that are planned for. at_once: most ranks of this node that compute. for_link: the
+    plan is for an emulated link.
+    Raises: RunFailedError or UserError with the end of the log of a run that failed.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    console.print("one rank: layers, gradients, a checkpoint", markup=False)
+    first = _pilot(training, folder, None)
+    whole = first.global_batch
+    smallest = max(1, whole // min(SMALLEST_SHARE, max(2, most_ranks)))
+    runs: dict[int, list[Path]] = {}
+    for batch in sorted({smallest, whole}):
+        pilot = first if batch == whole else _pilot(training, folder, batch)
+        steps = max(LEAST_STEPS, min(MOST_STEPS, int(run_s / pilot.times[0].median_s)))
+        for number in sorted({1, at_once}):
+            console.print(f"{number} at once, {batch} samples a step", markup=False)
+            folders = [folder / f"at-once-{number}-batch-{batch}-{i}" for i in range(number)]
+            training.run(folders, steps, batch)
+            runs.setdefault(number, []).extend(folders)
+    profile = profile_of_runs(runs, global_batch=whole, program=training.name)
+    console.print("sums of its gradients", markup=False)
+    fields: dict[str, Any] = {
+        **{"checkpoint_s": first.checkpoint_s, **read_costs(folder / COSTS)},
+        **training.known(profile),
+        **measure_sums(folder / "sums", profile.gradient_bytes, at_once, console),
     }
-    words = [sys.executable, "-m", "phalanx.bench.gradient_order", json.dumps(request)]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RunFailedError(f"the gradients of {config.model} cannot be timed:\n{done.stderr}")
-    return [Gradient(bytes=size, ready=ready) for size, ready in json.loads(done.stdout)]
+    if for_link and at_once > 1:
+        fields["message_overhead_s"] = measure_overhead(folder / "link", at_once, console)
+    profile = msgspec.structs.replace(profile, **fields)
+    write_profile(folder, profile)
+    return profile
+
+
+def _pilot(training: Training, folder: Path, batch: int | None) -> ProgramProfile:
+    """Return the profile of a few steps. batch: None: the training's own, which is the first."""
+    place = folder / ("pilot" if batch is None else f"pilot-{batch}")
+    training.run([place], PILOT_STEPS, batch, is_first=batch is None)
+    return profile_of_runs({1: [place]})
+
+
+def read_costs(path: Path) -> dict[str, Any]:
+    """Return the fields of a profile that a first run has written beside its folder."""
+    return msgspec.structs.asdict(msgspec.json.decode(path.read_bytes(), type=ProgramCosts))
 
 
 def measure_sums(folder: Path, num_bytes: int, ranks: int, console: Console) -> dict[str, Any]:

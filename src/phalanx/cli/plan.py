@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import shlex
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -21,14 +23,14 @@ from phalanx.parallel.options import StrategyOptions
 from phalanx.plan.changes import machine_with
 from phalanx.plan.counts import parse_counts
 from phalanx.plan.imagined_run import TRACED_RANKS, write_imagined_run
-from phalanx.plan.machine import Cluster, read_machine
+from phalanx.plan.machine import RANGES, Cluster, read_machine, shared_by
 from phalanx.plan.measured_rows import read_rows
 from phalanx.plan.predict import Target
 from phalanx.plan.profile import ProgramProfile, read_profile
 from phalanx.plan.record import make_plan
 from phalanx.plan.show import budget_line, plan_lines
 from phalanx.records.files import write_record
-from phalanx.train.config import TrainConfig
+from phalanx.train.config import DEFAULTS, TrainConfig
 from phalanx.train.options import DataOptions, OptimizerOptions, TrainingOptions
 
 if TYPE_CHECKING:
@@ -41,9 +43,7 @@ VALIDATION = Group("Validation", sort_key=6)
 
 
 def plan(
-    run: Path | None = None,
-    /,
-    *,
+    *words: str,
     target: Annotated[TargetOptions, TARGET] = TargetOptions(),  # noqa: B008
     training: Annotated[TrainingOptions, MODEL] = TrainingOptions(),  # noqa: B008
     data: Annotated[DataOptions, DATA] = DataOptions(),  # noqa: B008
@@ -57,11 +57,14 @@ def plan(
 
     Measures the training here for half a minute, by one process and by one a core that exchange
     nothing, and predicts its step on more ranks: compute, sums of gradients, what the backward pass
-    hides of them. Of a recorded run of one rank nothing is measured.
+    hides of them. Of a recorded run of one rank nothing is measured. A program of phalanx.start
+    makes some steps and ends; it writes neither records nor checkpoints.
 
     For example:
 
         phalanx plan --model cnn --machine hpc.yaml --ranks 1..1024
+
+        phalanx plan train.py --machine hpc.yaml -- --lr 0.1
 
         phalanx plan runs/train/mine --machine jean-zay-a100 --ranks 1..64
 
@@ -75,8 +78,9 @@ def plan(
 
     Parameters
     ----------
-    run
-        Folder of a recorded run of one rank, or of the profile of an earlier plan.
+    words
+        Folder of a recorded run of one rank, or of the profile of an earlier plan; or a program,
+        `program.py`, and behind `--` its arguments, or `-- -m module …`.
     validate
         Predict published tables and compare; plan nothing.
     rounds
@@ -96,15 +100,7 @@ def plan(
     per_node = _ranks_per_node(target, machine)
     counts = parse_counts(target.ranks or f"1..{_default_ranks(machine, per_node)}")
     _check_target(target, machine, counts, per_node, chosen.link)
-    if run is None:
-        profile = _measure(
-            TrainConfig.from_options(**options),
-            max(counts),
-            console,
-            for_link=chosen.link is not None,
-        )
-    else:
-        profile = read_profile(run)
+    profile = _profile(words, options, max(counts), console, for_link=chosen.link is not None)
     found = _target(target, machine, chosen, per_node, profile, training.epochs)
     made = make_plan(
         profile,
@@ -161,8 +157,12 @@ def _validate(options: dict[str, Any], rounds: int, console: Console, *, json_: 
 
 def _ranks_per_node(options: TargetOptions, machine: Cluster | None) -> int:
     if options.ranks_per_node is not None:
-        if options.ranks_per_node < 1:
-            raise UserError(f"--ranks-per-node must be at least 1, not {options.ranks_per_node}")
+        low, high, _ = RANGES["ranks_per_node"]
+        if not low <= options.ranks_per_node <= high:
+            raise UserError(
+                f"--ranks-per-node must be at least {low}, and at most {high}, not "
+                f"{options.ranks_per_node}"
+            )
         return options.ranks_per_node
     return usable_cores() if machine is None else machine.ranks_per_node
 
@@ -221,7 +221,7 @@ def _target(
         ours, theirs = profile.memory_bytes_per_s, machine.memory_bytes_per_s
         speed = theirs[max(theirs)] / ours if ours and theirs else None
     return Target(
-        machine=machine,
+        machine=None if machine is None else shared_by(machine, per_node),
         ranks_per_node=per_node,
         speed=speed or 1.0,
         is_same_processor=is_same,
@@ -230,8 +230,52 @@ def _target(
     )
 
 
-SMALLEST_SHARE = 16
-"""Ranks of which the smallest batch that is measured is a share, at most."""
+def _profile(
+    words: Sequence[str],
+    options: dict[str, Any],
+    most_ranks: int,
+    console: Console,
+    *,
+    for_link: bool,
+) -> ProgramProfile:
+    """Return the profile of what is planned: read from a folder, or measured now.
+
+    Raises: UserError for options of a built-in model beside a folder or a program.
+    """
+    is_program = bool(words) and (words[0] == "-m" or words[0].endswith(".py"))
+    if words:
+        given = [name for name, value in options.items() if value != DEFAULTS[name]]
+        if given:
+            mend = ", or put it behind -- if it is the program's" if is_program else ""
+            raise UserError(
+                f"--{given[0].replace('_', '-')} is for the built-in models: leave it out{mend}"
+            )
+        if not is_program and len(words) > 1:
+            raise UserError(f"phalanx plan takes one folder, or program.py: not {words[1]}, too")
+    if words and not is_program:
+        return read_profile(Path(words[0]))
+    if is_program and words[0] != "-m" and not Path(words[0]).is_file():
+        raise UserError(f"phalanx plan: there is no file {words[0]}")
+    from phalanx.bench.profile import TrainingOfOptions, TrainingOfProgram, measure_profile
+
+    training: TrainingOfOptions | TrainingOfProgram
+    if is_program:
+        training, name = TrainingOfProgram(words), Path(words[words[0] == "-m"]).stem
+    else:
+        config = _complete(TrainConfig.from_options(**options), console)
+        training, name = TrainingOfOptions(config), config.model
+    folder = default_folder("plan", re.sub(r"[^\w.]+", "-", name))
+    with interruption_noted(console, f"records kept in {folder}"):
+        profile = measure_profile(
+            training,
+            folder,
+            most_ranks=most_ranks,
+            at_once=usable_cores(),
+            console=console,
+            for_link=for_link,
+        )
+    console.print(f"profile in {folder}; phalanx plan {folder} plans by it again", markup=False)
+    return profile
 
 
 def _complete(config: TrainConfig, console: Console) -> TrainConfig:
@@ -252,25 +296,3 @@ def _complete(config: TrainConfig, console: Console) -> TrainConfig:
     if isinstance(choice, DatasetChoice):
         console.print(choice.reason, markup=False)
     return config
-
-
-def _measure(
-    config: TrainConfig, most_ranks: int, console: Console, *, for_link: bool
-) -> ProgramProfile:
-    from phalanx.bench.profile import measure_profile
-
-    config = _complete(config, console)
-    whole, cores = config.global_batch_size(), usable_cores()
-    smallest = max(1, whole // min(SMALLEST_SHARE, max(2, most_ranks)))
-    folder = default_folder("plan", config.model.replace("/", "-").replace(":", "-"))
-    with interruption_noted(console, f"records kept in {folder}"):
-        profile = measure_profile(
-            config,
-            folder,
-            batches=sorted({smallest, whole}),
-            at_once=cores,
-            console=console,
-            for_link=for_link,
-        )
-    console.print(f"profile in {folder}; phalanx plan {folder} plans by it again", markup=False)
-    return profile

@@ -79,6 +79,22 @@ def measured_samples(profile: ProgramProfile) -> tuple[int, int]:
     return min(samples), max(samples)
 
 
+def peak_bytes(profile: ProgramProfile, samples: float) -> float | None:
+    """Return the most memory of the process of a rank with `samples`; None where no run tells.
+
+    By a line through the smallest and the largest batch; of one batch alone, by what its forward
+    pass keeps of a sample.
+    """
+    known = [each for each in profile.times if each.at_once == 1 and each.peak_bytes]
+    if not known:
+        return None
+    low, high = (pick(known, key=lambda each: each.samples) for pick in (min, max))
+    slope = float(profile.saved_bytes)
+    if low.samples < high.samples:
+        slope = max(0.0, (high.peak_bytes - low.peak_bytes) / (high.samples - low.samples))
+    return high.peak_bytes + slope * (samples - high.samples)
+
+
 class Line(NamedTuple):
     """A fixed part and one per sample."""
 

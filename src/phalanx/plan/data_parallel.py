@@ -12,9 +12,9 @@ from typing import NamedTuple
 from phalanx.comm.link import Link
 from phalanx.gradients.buckets import (
     LAST_BUCKET_DIVISOR,
+    assign_buckets,
     largest_bytes,
     overlaps_by_default,
-    plan_buckets,
 )
 from phalanx.plan.compute import ComputeTime
 from phalanx.plan.events import ActionSpan, LaneAction, length_s, run_actions
@@ -36,6 +36,8 @@ EVEN_GRADIENTS = 32
 LOSS_BYTES = 16
 """Bytes of the sum of losses and the sum of weights of a step, in float64."""
 CACHE_BYTES = 32 * 2**20
+THREAD_S = 0.8e-3
+"""Seconds of a step that hooks of gradients and a thread of sums take, of the MLP on 2 cores."""
 
 
 class PlannedBucket(NamedTuple):
@@ -108,15 +110,15 @@ def bucket_list(
         overlaps=overlaps,
     )
     sizes = [gradient.bytes for gradient in gradients]
-    numbers = plan_buckets(
+    numbers = assign_buckets(
         sizes, ["gradient"] * len(sizes), range(len(sizes)), most, most // LAST_BUCKET_DIVISOR
     )
+    *others, last = (planned(sum(sizes[number] for number in bucket)) for bucket in numbers)
+    if overlaps:
+        last = last._replace(node_s=last.node_s + THREAD_S)
     return [
-        PlannedBucket(
-            _submitted(gradients, max(bucket)) if overlaps else 1.0,
-            planned(sum(sizes[number] for number in bucket)),
-        )
-        for bucket in numbers
+        PlannedBucket(_submitted(gradients, max(bucket)) if overlaps else 1.0, sum_)
+        for bucket, sum_ in zip(numbers, (*others, last), strict=True)
     ]
 
 
@@ -156,8 +158,9 @@ def predict_step(
     """Return a step of these parts.
 
     link: between the nodes; None: all ranks are on one. hides: sums go on while the backward pass
-    runs. loss_sum: as `loss_sum_of`. thread_share: share of a sum's time by which it delays the
-    backward pass beside it, where no core is free for the thread that does it.
+    runs. loss_sum: as `loss_sum_of`. thread_share: share of the time that a sum and the
+    backward pass go on beside each other by which each delays the other, where no core is free for
+    the thread that sums.
     """
     spans = step_spans(
         time, buckets, link, hides=hides, loss_sum=loss_sum, thread_share=thread_share
@@ -191,10 +194,12 @@ def step_spans(
             actions.append(LaneAction("backward", COMPUTE, seconds))
             done = max(done, until)
         sum_s = bucket.sum.seconds(link)
-        actions.append(LaneAction(f"bucket {number}", NETWORK, sum_s, (len(actions) - 1,)))
+        beside_s = min(sum_s, (1 - done) * time.backward_s) if several else 0.0
+        taken_s = thread_share * beside_s
+        actions.append(
+            LaneAction(f"bucket {number}", NETWORK, sum_s + taken_s, (len(actions) - 1,))
+        )
         sums.append(len(actions) - 1)
-        beside_s = min(sum_s, (1 - done) * time.backward_s)
-        taken_s = thread_share * beside_s if several else 0.0
     actions.append(LaneAction("backward", COMPUTE, (1 - done) * time.backward_s + taken_s))
     if loss_sum is not None:
         actions.append(LaneAction("loss", NETWORK, loss_sum.seconds(link), (len(actions) - 1,)))

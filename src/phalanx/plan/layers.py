@@ -15,11 +15,14 @@ class LayerShare(NamedTuple):
     weight: float
 
 
+def layer_seconds(profile: ProgramProfile, samples: float) -> dict[str, LayerShare]:
+    """Return the seconds of all layers on a rank alone, in order; empty: no layers are known."""
+    return {layer.name: _time_of(layer, samples) for layer in profile.layers}
+
+
 def layer_shares(profile: ProgramProfile, samples: float) -> dict[str, LayerShare]:
     """Return the parts of all layers, in order, at so many samples; empty: no layers are known."""
-    if not profile.layers:
-        return {}
-    times = {layer.name: _time_of(layer, samples) for layer in profile.layers}
+    times = layer_seconds(profile, samples)
     forward_s = sum(time.forward for time in times.values()) or 1.0
     backward_s = sum(time.input + time.weight for time in times.values()) or 1.0
     return {

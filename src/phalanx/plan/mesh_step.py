@@ -28,7 +28,7 @@ from phalanx.parallel.pipeline.timeline import needed_actions, simulate
 from phalanx.plan.compute import ComputeTime
 from phalanx.plan.data_parallel import COMPUTE, NETWORK, StepPrediction
 from phalanx.plan.events import ActionSpan, LaneAction, run_actions
-from phalanx.plan.layers import LayerShare, layer_shares
+from phalanx.plan.layers import LayerShare, layer_seconds, layer_shares
 from phalanx.plan.machine import SumTime
 from phalanx.plan.profile import ProgramProfile
 from phalanx.plan.sums import LinkSpeed, RankLayout, plan_sum
@@ -191,7 +191,8 @@ class MeshStep:
         layout = self.pipeline
         if layout is None:
             return self.step(time_of, link, hides=False).step_s
-        step, seconds = time_of(self.samples), self._stage_seconds(time_of(self.micro_batch), link)
+        step = time_of(self.samples)
+        seconds = self._stage_seconds(step, link)
         both = [each["forward"] + each["backward"] for each in seconds]
         work = [sum(both[stage] for stage in layout.stages_of(r)) for r in range(layout.num_ranks)]
         fill_s = (layout.num_ranks - 1) * sum(both) / layout.num_stages
@@ -313,8 +314,8 @@ class MeshStep:
         self, layout: PipelineLayout, time_of: TimeOf, link: LinkSpeed | None
     ) -> list[LaneAction]:
         """Return the actions of all ranks of a pipeline, each in its own order."""
-        step, once = time_of(self.samples), time_of(self.micro_batch)
-        seconds = self._stage_seconds(once, link)
+        step = time_of(self.samples)
+        seconds = self._stage_seconds(step, link)
         late = 1 + step.waiting_s / step.own_s if step.own_s else 1.0
         apart = link if not self._groups["pp"].layout.on_one_node else None
         ends = [self._profile.layers[stage[-1]].output_bytes for stage in self._stages]
@@ -363,11 +364,16 @@ class MeshStep:
         return LaneAction("send", f"{NETWORK} {rank}", seconds, (made,), later_s)
 
     def _stage_seconds(
-        self, once: ComputeTime, link: LinkSpeed | None
+        self, step: ComputeTime, link: LinkSpeed | None
     ) -> list[Mapping[Kind, float]]:
-        """Return the seconds of each kind of action of each stage, for one micro-batch."""
-        shares = layer_shares(self._profile, self.micro_batch)
-        parts = list(shares.items())
+        """Return the seconds of each kind of action of each stage, for one micro-batch: those of
+        its layers, in the proportion in which whole steps take longer than layers by themselves.
+
+        step: of all samples of a rank.
+        """
+        whole_s = sum(map(sum, layer_seconds(self._profile, self.samples).values()))
+        slower = (step.forward_s + step.backward_s) / whole_s if whole_s else 1.0
+        parts = list(layer_seconds(self._profile, self.micro_batch).items())
         found: list[Mapping[Kind, float]] = []
         for stage in self._stages:
             forward = backward = weight = messages = 0.0
@@ -379,13 +385,12 @@ class MeshStep:
                     weight + part * w,
                 )
                 messages += self._tensor_s(name, link) + self._gather_s(name, link)
-            back = once.backward_s
             found.append(
                 {
-                    "forward": forward * once.forward_s + messages,
-                    "backward": (backward + weight) * back + messages,
-                    "input gradient": backward * back + messages,
-                    "weight gradient": weight * back,
+                    "forward": slower * forward + messages,
+                    "backward": slower * (backward + weight) + messages,
+                    "input gradient": slower * backward + messages,
+                    "weight gradient": slower * weight,
                 }
             )
         return found

@@ -47,13 +47,18 @@ DRAWS = 60
 SEED = 35
 BETWEEN_RUNS = 0.10
 """Half width of the 90 % range of a step's time between runs, of which a profile has one."""
+BESIDE_RUNS = 0.05
+"""The same of the ratio of two runs that follow each other."""
 ANOTHER_PROCESSOR = 0.10
 STATED_BANDWIDTH = (0.2, 1.0)
 """Share of a stated bandwidth that programs reach; a measured one has its spread."""
 UNKNOWN_LATENCY_S = (1.5e-6, 60e-6)
-THREAD_SHARE = 0.3
-"""Share of a sum's time that its thread takes from the backward pass beside it, where no core is
-free: found on the GPT over an emulated link, 2 ranks on 2 cores."""
+THREAD_SHARE = 0.25
+"""Share of the time that a sum and the backward pass go on beside each other by which each delays
+the other, where no core is free: of the GPT over an emulated link, 2 ranks on 2 cores."""
+WAKE_S = 0.25e-3
+"""Seconds by which a rank that slept for a message computes more slowly after it, beside those of
+the message itself: of the MLP over an emulated link."""
 UNKNOWN_CONTENTION = (1.0, 1.3)
 FAR_RANKS = 100
 """Times the ranks that were calibrated at once beyond which a plan is extrapolated."""
@@ -143,13 +148,16 @@ def plan_ranks(
     rows: measured ones of the target. Each draw of the unknowns is corrected by the median ratio of
     what they took to what it says of them, and so is less free the more it depends on them.
     """
-    draws = draw_unknowns(between_runs=max(BETWEEN_RUNS, profile.unsteadiness()))
+    unsteady = profile.unsteadiness()
+    draws = draw_unknowns(between_runs=max(BETWEEN_RUNS, unsteady))
     several = [row for row in rows if row.ranks > 1]
     ratios = _ratios(profile, target, several, draws)
     of_one = _ratios(profile, target, [row for row in rows if row.ranks == 1], draws)
     alone = Predictor(profile, target, 1)
     base = [ratio * alone.step(draw).step_s for ratio, draw in zip(of_one, draws, strict=True)]
-    return [_plan_of(profile, target, ranks, draws, base, ratios, rows) for ranks in counts]
+    others = draw_unknowns(seed=SEED + 1, between_runs=max(BESIDE_RUNS, unsteady))
+    beside = [other.run for other in others]
+    return [_plan_of(profile, target, ranks, draws, base, beside, ratios, rows) for ranks in counts]
 
 
 def _ratios(
@@ -342,7 +350,7 @@ class Predictor:
             bandwidth = target.link.bandwidth_bytes_per_s or math.inf
             measured = self._profile.message_overhead_s
             overhead = MESSAGE_OVERHEAD_S if measured is None else measured
-            return LinkSpeed(bandwidth, target.link.latency_s, overhead)
+            return LinkSpeed(bandwidth, target.link.latency_s, overhead + WAKE_S)
         network = None if target.machine is None else target.machine.network
         assert network is not None, "checked: more nodes than one need a network"
         spread = network.bandwidth_spread
@@ -381,6 +389,7 @@ def _plan_of(
     ranks: int,
     draws: Sequence[Unknowns],
     base: Sequence[float],
+    beside: Sequence[float],
     ratios: Sequence[float],
     rows: Sequence[MeasuredRow],
 ) -> PlannedRanks:
@@ -392,6 +401,7 @@ def _plan_of(
     nodes, machine = -(-ranks // target.ranks_per_node), target.machine
     num_steps = max(1, profile.train_samples // profile.global_batch)
     step, costs = Range.of(steps), predictor.costs()
+    gains = [r * one / n for r, one, n in zip(beside, base, steps, strict=True)]
     outside_s = outside_steps_s(profile, target, ranks)
     whole_s = step.scaled(target.epochs * num_steps, outside_s)
     node_hours = nodes * whole_s.median / 3600
@@ -401,7 +411,7 @@ def _plan_of(
         ranks=ranks,
         nodes=nodes,
         step_s=step.scaled(1.0),
-        speed_up=Range.of([one / n for one, n in zip(base, steps, strict=True)]).scaled(1.0),
+        speed_up=(Range.of(gains) if ranks > 1 else Range(1.0, 1.0, 1.0)).scaled(1.0),
         epoch_s=step.scaled(num_steps),
         whole_s=whole_s,
         parts=predictor.step(MIDDLE)._asdict(),

@@ -20,6 +20,7 @@ from phalanx.records.events import (
     EvaluationEvent,
     FinishedEvent,
     MemoryEvent,
+    SavedEvent,
     StartedEvent,
     StepEvent,
 )
@@ -90,7 +91,28 @@ class Layer(msgspec.Struct, frozen=True, kw_only=True):
     """By samples, from few to many."""
 
 
-class ProgramProfile(msgspec.Struct, frozen=True, kw_only=True):
+class ProgramCosts(msgspec.Struct, frozen=True, kw_only=True):
+    """What a model costs part by part, as `parallel.program_costs` measures it."""
+
+    gradients: list[Gradient] = []
+    """Empty: gradients are taken to come evenly over the backward pass."""
+    saved_bytes: int = 0
+    """Of a sample: tensors that the forward pass keeps for the backward pass, layer by layer or
+    not; 0: not known."""
+    layers: list[Layer] = []
+    """In the order of the forward pass; empty: a pipeline cannot cut the program."""
+    no_layers: str | None = None
+    """The reason for that, with the module's name."""
+    units: dict[str, list[ParameterSpec]] = {}
+    """Parameters that ZeRO gathers together, by module; "" has those of no other."""
+    no_units: str | None = None
+    """The reason why ZeRO cannot shard them."""
+    split: SplitTraffic | None = None
+    """Messages of tensor parallelism; None: it cannot split the program."""
+    no_split: str | None = None
+
+
+class ProgramProfile(ProgramCosts, frozen=True, kw_only=True):
     """A program on one machine, as far as a plan needs it."""
 
     program: str
@@ -111,20 +133,10 @@ class ProgramProfile(msgspec.Struct, frozen=True, kw_only=True):
     times: list[StepTimes]
     startup_s: float
     evaluation_s: float | None = None
-    gradients: list[Gradient] = []
-    """Empty: gradients are taken to come evenly over the backward pass."""
-    layers: list[Layer] = []
-    """In the order of the forward pass; empty: a pipeline cannot cut the program."""
-    no_layers: str | None = None
-    """The reason for that, with the module's name."""
-    units: dict[str, list[ParameterSpec]] = {}
-    """Parameters that ZeRO gathers together, by module; "" has those of no other."""
-    split: SplitTraffic | None = None
-    """Messages of tensor parallelism; None: it cannot split the program."""
-    no_split: str | None = None
     sequence: int = 1
     """Targets of a sample."""
     checkpoint_s: float | None = None
+    """For which training waits; a thread writes on beside it."""
     sums: list[SumTime] = []
     """Sums at this program's sizes, measured on this machine."""
     message_sums: list[SumTime] = []
@@ -220,6 +232,8 @@ def profile_of_runs(
         ],
         startup_s=started.startup_s,
         evaluation_s=first.evaluation_s,
+        checkpoint_s=first.checkpoint_s,
+        sequence=started.targets_per_sample,
     )
 
 
@@ -231,6 +245,7 @@ class _OneRank(msgspec.Struct, frozen=True, kw_only=True):
     steps: list[StepEvent]
     memory: MemoryEvent | None
     evaluation_s: float | None
+    checkpoint_s: float | None
     peak_memory_bytes: int
 
     @classmethod
@@ -251,25 +266,37 @@ class _OneRank(msgspec.Struct, frozen=True, kw_only=True):
             )
         finished = next((e for e in events if isinstance(e, FinishedEvent)), None)
         evaluations = [e.evaluation_s for e in events if isinstance(e, EvaluationEvent)]
+        checkpoints = [e.save_s for e in events if isinstance(e, SavedEvent)]
         return cls(
             run=run,
             started=started,
             steps=steps,
             memory=next((e for e in events if isinstance(e, MemoryEvent)), None),
             evaluation_s=statistics.median(evaluations) if evaluations else None,
+            checkpoint_s=statistics.median(checkpoints) if checkpoints else None,
             peak_memory_bytes=finished.peak_memory_bytes if finished else 0,
         )
 
+    @property
+    def samples(self) -> int:
+        """Samples of a full step."""
+        return max(step.samples for step in self.steps)
+
     def settled(self) -> list[tuple[StepEvent, float]]:
         """Return the steps that count, with the time since the end of the one before: full ones of
-        one epoch."""
-        full = max(step.samples for step in self.steps)
+        one epoch; where epochs are too short for that, with the sum of their parts."""
+        full = [step for step in self.steps if step.samples == self.samples]
         pairs = zip(self.steps, self.steps[1:], strict=False)
         found = [
             (step, step.at_s - before.at_s)
             for before, step in pairs
-            if step.epoch == before.epoch and step.samples == full
+            if step.epoch == before.epoch and step.samples == self.samples
         ]
+        if len(found) < min(FEWEST_STEPS, len(full)) // 2:
+            found = [
+                (e, e.data_s + e.forward_s + e.backward_s + e.communication_s + e.optimizer_s)
+                for e in full
+            ]
         return found[int(WARM_UP * len(found)) :]
 
 
@@ -277,7 +304,7 @@ def _by_samples(ranks: Iterable[_OneRank]) -> list[list[_OneRank]]:
     """Return runs of the same batch size together."""
     groups: dict[int, list[_OneRank]] = {}
     for rank in ranks:
-        groups.setdefault(max(step.samples for step in rank.steps), []).append(rank)
+        groups.setdefault(rank.samples, []).append(rank)
     return [groups[samples] for samples in sorted(groups)]
 
 
@@ -286,7 +313,8 @@ def _together(at_once: int, ranks: Sequence[_OneRank]) -> StepTimes:
     steps = [step for rank in settled for step, _ in rank]
     return StepTimes(
         at_once=at_once,
-        samples=max(step.samples for step in steps),
+        samples=ranks[0].samples,
+        peak_bytes=max(rank.peak_memory_bytes for rank in ranks),
         step_s=[[round(seconds, 7) for _, seconds in rank] for rank in settled],
         data_s=statistics.median(step.data_s for step in steps),
         forward_s=statistics.median(step.forward_s for step in steps),

@@ -20,7 +20,7 @@ from phalanx.records.plan_texts import (
     time_text,
 )
 
-HEADER = " ranks nodes  step     speed-up             the whole  node hours  sent     memory"
+HEADER = " ranks nodes  step     speed-up           the whole node hours  sent    memory"
 
 
 def plan_lines(plan: Plan) -> list[str]:
@@ -68,9 +68,9 @@ def _row(plan: Plan, each: PlannedRanks) -> str:
     memory = each.peak_bytes or each.state_bytes or 0.0
     row = (
         f"{each.ranks:6d} {each.nodes:5d}  {time_text(each.step_s.median):7s}  "
-        f"{range_text(each.speed_up, '{:.3g}'.format):20s} "
-        f"{time_text(each.whole_s.median):10s} {each.node_hours:10.2g}  "
-        f"{'?' if each.sent_bytes is None else bytes_text(each.sent_bytes):8s} "
+        f"{range_text(each.speed_up, '{:.3g}'.format):18s} "
+        f"{time_text(each.whole_s.median):9s} {each.node_hours:10.2g}  "
+        f"{'?' if each.sent_bytes is None else bytes_text(each.sent_bytes):7s} "
         f"{bytes_text(memory)}"
     )
     if plan.machine_nodes is not None and each.nodes > plan.machine_nodes:

@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from msgspec import structs
@@ -55,6 +55,9 @@ from phalanx.run.fault_injector import FaultInjector
 from phalanx.run.memory import resident_bytes
 from phalanx.run.options import RunDescription
 from phalanx.run.watching import ProgramWatch
+
+if TYPE_CHECKING:
+    from phalanx.run.profiling import ProgramProbe
 
 
 class GatheredRecords:
@@ -196,8 +199,8 @@ class RunRecorder:
             num_steps=lambda: self._num_steps,
         )
         self._has_taken_over = False  # the first rank acts for all
-        self.program: ProgramWatch | None = None
-        """Watch of a check, which compares what several runs write."""
+        self.program: ProgramWatch | ProgramProbe | None = None
+        """Watch of a check, which compares what several runs write, or of a profile."""
         self.gathered: GatheredRecords | None = None
         """Brings this rank's file to rank 0's folder after each epoch."""
 

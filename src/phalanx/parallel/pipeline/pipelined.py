@@ -6,6 +6,7 @@ import statistics
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +19,7 @@ from phalanx.parallel.pipeline.chain import check_chain, layers_of
 from phalanx.parallel.pipeline.engine import LossOf, Pipeline
 from phalanx.parallel.pipeline.layout import PipelineLayout
 from phalanx.parallel.pipeline.messages import StageMessages
-from phalanx.parallel.pipeline.stage import Stage
+from phalanx.parallel.pipeline.stage import Stage, one_tensor
 from phalanx.parallel.strategy import Strategy
 from phalanx.records.events import ActionEvent
 from phalanx.torch_backend.threads import naming_operations
@@ -112,16 +113,31 @@ def _seconds(layers: Sequence[nn.Module], samples: Tensor) -> list[float]:
     for layer in layers:
         given = given.detach().requires_grad_(given.is_floating_point())
         parameters = [p for p in layer.parameters() if p.requires_grad]
-        wanted = [tensor for tensor in (given, *parameters) if tensor.requires_grad]
-        copied = given.clone()  # a layer may change it in place
-        began = time.thread_time()
-        output: Tensor = layer(copied)
-        if output.requires_grad:
-            ones = torch.ones_like(output)
-            torch.autograd.grad(output, wanted, ones, allow_unused=True)
-        row.append(time.thread_time() - began)
-        given = output
+        passes = time_passes(layer, given, [t for t in (given, *parameters) if t.requires_grad])
+        row.append(passes.forward_s + passes.backward_s)
+        given = passes.output
     return row
+
+
+class LayerPasses(NamedTuple):
+    """One forward and backward pass of a layer, in seconds in which this thread computed."""
+
+    output: Tensor
+    forward_s: float
+    backward_s: float
+
+
+def time_passes(layer: nn.Module, given: Tensor, wanted: Sequence[Tensor]) -> LayerPasses:
+    """Time the passes of a layer by itself. wanted: tensors whose gradients the backward pass
+    computes; none: there is no backward pass."""
+    copied = given.clone()  # a layer may change it in place
+    began = time.thread_time()
+    output = one_tensor(layer(copied))
+    middle = time.thread_time()
+    if wanted and output.requires_grad:
+        ones = torch.ones_like(output)
+        torch.autograd.grad(output, wanted, ones, allow_unused=True)
+    return LayerPasses(output, middle - began, time.thread_time() - middle)
 
 
 def costs_on_all_ranks(world: World, layers: Sequence[nn.Module], samples: Tensor) -> list[float]:

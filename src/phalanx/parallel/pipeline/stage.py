@@ -92,12 +92,7 @@ class Stage:
         if given.requires_grad:
             arrival = StageInput(given.tensor)
             x = _Enter.apply(arrival.anchor, arrival)  # type: ignore[no-untyped-call]
-        output = self.layers(x)
-        if not isinstance(output, Tensor):
-            raise UserError(
-                f"a layer of the pipeline returned a {type(output).__name__}: each layer of a "
-                "pipeline must take and return one tensor"
-            )
+        output = one_tensor(self.layers(x))
         self._passes[number] = _Pass(arrival, output)
         return Handover(output.detach(), output.requires_grad)
 
@@ -147,6 +142,16 @@ class Stage:
             return Handover(None)
         own = [memory_of(p.grad) for p in self._parameters if p.grad is not None]
         return Handover(exact_copy(gradient) if memory_of(gradient) in own else gradient)
+
+
+def one_tensor(output: object) -> Tensor:
+    """Return what a layer has made. Raises: UserError where that is no tensor."""
+    if isinstance(output, Tensor):
+        return output
+    raise UserError(
+        f"a layer of the pipeline returned a {type(output).__name__}: each layer of a pipeline "
+        "must take and return one tensor"
+    )
 
 
 def memory_of(tensor: Tensor) -> int:

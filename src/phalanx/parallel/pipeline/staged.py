@@ -114,12 +114,7 @@ class Staged(Pipelined, OnMesh):
         return Boundary((tokens // self._mesh.tp, *others), end.dtype)
 
     def prepare(self, model: nn.Module, rule: OptimizerSource) -> None:
-        """Raise UserError for batch norm, whose statistics would be of one micro-batch's rank."""
-        if running_statistics(model):
-            raise UserError(
-                "a pipeline cannot maintain the running statistics of batch norm: use a norm "
-                "without them (LayerNorm, GroupNorm), or another strategy"
-            )
+        check_statistics(model)
         super().prepare(model, rule)
 
     # -- a step ------------------------------------------------------------------------------
@@ -159,3 +154,12 @@ class Staged(Pipelined, OnMesh):
         boundary_bytes = [each.num_bytes(global_batch_size) for each in self._inner_boundaries]
         traffic = step_traffic(self._layout, self._place, boundary_bytes)
         return stage_costs(self._trained, bubble, traffic)
+
+
+def check_statistics(model: nn.Module) -> None:
+    """Raise UserError for batch norm, whose statistics would be of one micro-batch's rank."""
+    if running_statistics(model):
+        raise UserError(
+            "a pipeline cannot maintain the running statistics of batch norm: use a norm without "
+            "them (LayerNorm, GroupNorm), or another strategy"
+        )
