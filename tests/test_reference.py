@@ -83,8 +83,8 @@ def test_every_option_of_a_command_is_described(command: str, commands: str) -> 
     assert options and options <= described
 
 
-@pytest.mark.parametrize("name", ["schema.py", "events.py"])
-def test_every_field_of_the_records_has_a_meaning(name: str) -> None:
+@pytest.mark.parametrize(("name", "least"), [("schema.py", 70), ("events.py", 70), ("plan.py", 40)])
+def test_every_field_of_the_records_has_a_meaning(name: str, least: int) -> None:
     """95 of 207 rows of the page had none: their fields stood without a comment."""
     place = ROOT / "docs" / "_extensions" / "records.py"
     spec = importlib.util.spec_from_file_location("records_page", place)
@@ -92,4 +92,4 @@ def test_every_field_of_the_records_has_a_meaning(name: str) -> None:
     page = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(page)
     rows = re.findall(r"^\| `.*", page.describe_structs(SOURCE / "records" / name), re.M)
-    assert len(rows) > 70 and not [row for row in rows if row.endswith("|  |")]
+    assert len(rows) > least and not [row for row in rows if row.endswith("|  |")]

@@ -10,7 +10,11 @@ from typing import Any
 from sphinx.application import Sphinx
 
 SOURCE = Path(__file__).parents[2] / "src" / "phalanx" / "records"
-PLACES = {"<!-- run.json -->": "schema.py", "<!-- rank-<r>.jsonl -->": "events.py"}
+PLACES = {
+    "<!-- run.json -->": "schema.py",
+    "<!-- rank-<r>.jsonl -->": "events.py",
+    "<!-- plan.json -->": "plan.py",
+}
 
 
 def setup(app: Sphinx) -> dict[str, Any]:

@@ -31,10 +31,11 @@ from phalanx.plan.counts import parse_counts
 from phalanx.plan.imagined_run import TRACED_RANKS, write_imagined_run
 from phalanx.plan.machine import RANGES, Cluster, read_machine, shared_by
 from phalanx.plan.measured_rows import read_rows
-from phalanx.plan.predict import Predictor, Target
+from phalanx.plan.predict import Target
 from phalanx.plan.profile import ProgramProfile, read_profile
-from phalanx.plan.record import make_plan, write_plan
+from phalanx.plan.record import make_plan
 from phalanx.plan.show import budget_line, plan_lines
+from phalanx.records.files import write_record
 from phalanx.train.config import DEFAULTS, TrainConfig
 from phalanx.train.options import DataOptions, OptimizerOptions, TrainingOptions
 
@@ -109,7 +110,7 @@ def plan(
         with_layouts=target.layouts,
     )
     folder = default_folder("plan", profile.model.replace("/", "-").replace(":", "-"))
-    write_plan(folder, made)
+    write_record(folder, made)
     if json_:
         print_json(msgspec.to_builtins(made))
     else:
@@ -124,8 +125,7 @@ def _imagine(
     folder: Path, profile: ProgramProfile, target: Target, ranks: int, console: Console
 ) -> None:
     """Write the run that nobody has made."""
-    predictor = Predictor(profile, target, ranks)
-    write_imagined_run(folder, profile, predictor, ranks, command=shlex.join(this_command()))
+    write_imagined_run(folder, profile, target, ranks, command=shlex.join(this_command()))
     kept = min(ranks, TRACED_RANKS)
     console.print(
         f"imagined run: phalanx report {folder}; trace of {kept} of its {ranks} ranks: phalanx "

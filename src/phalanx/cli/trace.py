@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 
+from phalanx.cli.console import new_console
 from phalanx.cli.hosts import HostFile, Hosts
 from phalanx.cli.preflight import Preflight
 from phalanx.cli.train import train
 from phalanx.cli.train_options import OPTIONS, Options
+from phalanx.errors import UserError
+
+STEPS = 20
 
 
 def trace(
+    folder: Path | None = None,
+    /,
     *,
-    steps: Annotated[int, Parameter(group="Tracing")] = 20,
+    steps: Annotated[int, Parameter(group="Tracing")] = STEPS,
     options: Options = OPTIONS,
     hosts: Hosts = None,
     hostfile: HostFile = None,
@@ -31,9 +38,34 @@ def trace(
 
         phalanx trace --strategy mpi --ranks 2 --overlap on --link 1Gbit/s,1ms --steps 50
 
+        phalanx trace runs/plan/mine/ranks-64
+
     Parameters
     ----------
+    folder
+        Folder of a traced run, or of an imagined one of `phalanx plan --trace`: shows it, and
+        trains nothing.
     steps
         Number of steps, including the first ones, which take longer.
     """
+    if folder is not None:
+        _show(folder, is_alone=(options, steps, hosts, hostfile) == (OPTIONS, STEPS, None, None))
+        return
     train(options=options, hosts=hosts, hostfile=hostfile, preflight=preflight, steps=steps)
+
+
+def _show(folder: Path, *, is_alone: bool) -> None:
+    """Show a trace that was recorded. is_alone: no other option was given.
+
+    Raises: UserError for options, and for a folder without a trace.
+    """
+    from phalanx.report.trace.read import read_traces
+    from phalanx.report.trace.show import show_trace
+
+    if not is_alone:
+        raise UserError(
+            f"phalanx trace {folder} shows what was recorded there, and takes no other options: "
+            "leave them out, or the folder"
+        )
+    read_traces(folder)  # raises where there is none
+    show_trace(folder, new_console())

@@ -1,18 +1,19 @@
 """A prediction as the records of a run that nobody has made, for the readers of real ones. Pure.
 
-Its status is `planned`; ranks that do the same have the same lines. Spans are those of the first
-`TRACED_RANKS` ranks.
+Its status is `planned`; ranks that do the same have the same lines. It has no losses: none was
+predicted. Spans are those of the first `TRACED_RANKS` ranks, on the lanes that real ranks trace.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import fields
 from datetime import UTC, datetime
 from pathlib import Path
 
-from phalanx.plan.data_parallel import COMPUTE
+from phalanx.plan.data_parallel import COMPUTE, LOSS_BYTES, NETWORK
 from phalanx.plan.events import ActionSpan, length_s
-from phalanx.plan.predict import MIDDLE, Predictor
+from phalanx.plan.predict import MIDDLE, Predictor, Target
 from phalanx.plan.profile import ProgramProfile
 from phalanx.records.events import (
     ActionEvent,
@@ -26,18 +27,20 @@ from phalanx.records.files import EventWriter, rank_file, write_record
 from phalanx.records.schema import Environment, Outcome, Run, Setting
 from phalanx.records.spans import TracedRank, TraceSpan, write_spans
 
+BUCKET = "bucket "
 STEPS = 10
 TRACED_RANKS = 8
 
 
 def write_imagined_run(
-    folder: Path, profile: ProgramProfile, predictor: Predictor, ranks: int, *, command: str
+    folder: Path, profile: ProgramProfile, target: Target, ranks: int, *, command: str
 ) -> None:
     """Write `run.json`, `rank-<r>.jsonl` and `spans-<r>.jsonl` into `folder`."""
+    predictor = Predictor(profile, target, ranks)
     spans = predictor.spans(MIDDLE)
     step_s, costs = length_s(spans), predictor.costs()
     lanes = {place: _of_place(spans, place) for place in range(predictor.num_places)}
-    write_record(folder, _run(profile, predictor, ranks, folder.name, command))
+    write_record(folder, _run(profile, target, predictor, ranks, folder.name, command))
     for rank in range(ranks):
         own = lanes[predictor.place_of(rank)]
         writer = EventWriter(rank_file(folder, rank))
@@ -52,6 +55,7 @@ def write_imagined_run(
             parameters=profile.parameters,
             train_samples=profile.train_samples,
             validation_samples=0,
+            targets_per_sample=0,
             coordinates=predictor.coordinates(rank),
             expected=costs,
         )
@@ -62,9 +66,7 @@ def write_imagined_run(
             traced = TracedRank(
                 rank=rank, size=ranks, hostname="planned", process_id=0, began_ns=0, readings=[]
             )
-            write_spans(
-                folder, traced, [_trace(each, n, step_s) for n in range(STEPS) for each in own]
-            )
+            write_spans(folder, traced, list(_traced(own, step_s, predictor, ranks)))
 
 
 def _of_place(spans: Sequence[ActionSpan], place: int) -> list[ActionSpan]:
@@ -81,12 +83,15 @@ def _steps(own: Sequence[ActionSpan], step_s: float, samples: float, ranks: int)
         if span.action.lane.startswith(COMPUTE) and kind in seconds:
             seconds[kind] += span.ended_s - span.began_s
     waited_s = max(0.0, step_s - sum(seconds.values()))
+    ended_s = max((s.ended_s for s in own if s.action.name == "backward"), default=0.0)
+    *others, last = [s for s in own if s.action.name.startswith(BUCKET)] or [None]
+    hidden_s = sum(max(0.0, min(s.ended_s, ended_s) - s.began_s) for s in others if s)
     for number in range(STEPS):
         if number == 1:
             yield from (_action(span, number, step_s) for span in own if _is_action(span))
         yield StepEvent(
             at_s=(number + 1) * step_s,
-            epoch=1,
+            epoch=0,
             step=number,
             samples=round(samples),
             loss_sum=0.0,
@@ -95,10 +100,12 @@ def _steps(own: Sequence[ActionSpan], step_s: float, samples: float, ranks: int)
             backward_s=seconds["backward"],
             communication_s=waited_s,
             optimizer_s=seconds["optimizer"],
+            hidden_s=hidden_s if others else None,
+            last_bucket_s=last.ended_s - max(last.began_s, ended_s) if last and others else None,
         )
     yield EpochEvent(
         at_s=STEPS * step_s,
-        epoch=1,
+        epoch=0,
         train_s=STEPS * step_s,
         samples=round(STEPS * samples),
         loss_sum=0.0,
@@ -109,7 +116,8 @@ def _steps(own: Sequence[ActionSpan], step_s: float, samples: float, ranks: int)
 
 
 def _is_action(span: ActionSpan) -> bool:
-    return span.action.lane != COMPUTE and span.action.name.rpartition(" ")[2].isdigit()
+    """Return whether it is one of a pipeline: its kind, stage and micro-batch."""
+    return span.action.lane.startswith(f"{COMPUTE} ") and span.action.name[-1].isdigit()
 
 
 def _action(span: ActionSpan, step: int, step_s: float) -> ActionEvent:
@@ -125,18 +133,53 @@ def _action(span: ActionSpan, step: int, step_s: float) -> ActionEvent:
     )
 
 
-def _trace(span: ActionSpan, number: int, step_s: float) -> TraceSpan:
-    began, ended = (int((number * step_s + at_s) * 1e9) for at_s in (span.began_s, span.ended_s))
-    return TraceSpan(span.action.name, span.action.lane.partition(" ")[0], began, ended)
+def _traced(
+    own: Sequence[ActionSpan], step_s: float, predictor: Predictor, ranks: int
+) -> Iterator[TraceSpan]:
+    """Yield what real ranks trace: buckets, the collectives within, and other messages."""
+    sizes = [bucket.sum.num_bytes for bucket in predictor.buckets]
+    messages = [span for span in own if span.action.lane.startswith(NETWORK)]
+    calls = {"gradients": 0, "world": 0}
+    for step in range(STEPS):
+        for span in messages:
+            name, is_bucket = span.action.name, span.action.name.startswith(BUCKET)
+            ends = [int((step * step_s + at_s) * 1e9) for at_s in (span.began_s, span.ended_s)]
+            size = sizes[int(name.removeprefix(BUCKET))] if is_bucket else LOSS_BYTES
+            if is_bucket:
+                yield TraceSpan(name, NETWORK, *ends, {"bytes": size})
+            if is_bucket or name == "loss":
+                group = "gradients" if is_bucket else "world"
+                calls[group] += 1
+                detail = {"group": group, "first": 0, "size": ranks, "number": calls[group]}
+                yield TraceSpan(
+                    f"all_reduce {calls[group]}", NETWORK, *ends, {**detail, "bytes": size}
+                )
+            else:
+                yield TraceSpan(name, NETWORK, *ends)
 
 
-def _run(profile: ProgramProfile, predictor: Predictor, ranks: int, name: str, command: str) -> Run:
-    now = datetime.now(UTC).isoformat(timespec="seconds")
+def _cores(profile: ProgramProfile, target: Target) -> int:
+    """Return the cores of a node, where they are not known as many as its ranks compute on."""
+    if target.machine is None:
+        return profile.cores
+    return target.machine.cores_per_node or target.ranks_per_node * profile.threads
+
+
+def _run(
+    profile: ProgramProfile,
+    target: Target,
+    predictor: Predictor,
+    ranks: int,
+    name: str,
+    command: str,
+) -> Run:
+    now, machine = datetime.now(UTC).isoformat(timespec="seconds"), target.machine
+    options = [(field, getattr(target.options, field.name)) for field in fields(target.options)]
     mesh = {} if predictor.mesh is None else predictor.mesh.mesh.axes
     environment = Environment(
         hostname="planned",
-        processor=profile.processor,
-        cores=profile.cores,
+        processor=profile.processor if machine is None else machine.processor or "unknown",
+        cores=_cores(profile, target),
         memory_bytes=None,
         operating_system="",
         python="",
@@ -150,7 +193,7 @@ def _run(profile: ProgramProfile, predictor: Predictor, ranks: int, name: str, c
     setting = Setting(
         model=profile.model,
         dataset="",
-        strategy=predictor.strategy,
+        strategy=predictor.strategy if ranks > 1 else "sequential",
         ranks=ranks,
         threads=profile.threads,
         global_batch_size=profile.global_batch,
@@ -162,6 +205,11 @@ def _run(profile: ProgramProfile, predictor: Predictor, ranks: int, name: str, c
         dtype=f"float{8 * profile.itemsize}",
         mesh=mesh,
         nodes=predictor.layout.num_nodes,
+        options={
+            field.name: value
+            for field, value in options
+            if ranks > 1 and field.name not in ("strategy", "mesh") and value != field.default
+        },
     )
     return Run(
         command=command,

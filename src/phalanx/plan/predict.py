@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import random
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
@@ -103,15 +103,6 @@ class Unknowns(NamedTuple):
 
 
 MIDDLE = Unknowns()
-WORDS: Mapping[str, str] = {
-    "run": "how much runs of the program differ",
-    "processor": "the processor",
-    "hidden": "how much of the sums the backward pass hides",
-    "bandwidth": "the bandwidth that sums reach",
-    "latency": "the latency of the network",
-    "contention": "how much ranks of a node slow each other down",
-}
-"""The unknowns in words."""
 
 
 @dataclass(frozen=True, kw_only=True)

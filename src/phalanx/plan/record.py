@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
-
-import msgspec
 
 from phalanx.plan.changes import what_helps
 from phalanx.plan.machine import Cluster
@@ -15,7 +12,6 @@ from phalanx.plan.measured_rows import MeasuredRow
 from phalanx.plan.predict import BETWEEN_RUNS, Target, plan_ranks, reasons_to_doubt
 from phalanx.plan.profile import ProgramProfile
 from phalanx.plan.search import option_words, search_layouts
-from phalanx.records.files import write_atomically
 from phalanx.records.plan import Plan
 
 
@@ -34,6 +30,8 @@ def make_plan(
     Raises: UserError for a strategy that the program, or its profile, does not allow.
     """
     machine, most = target.machine, max(counts)
+    alone = [each for each in profile.times if each.at_once == 1]
+    whole = [each.median_s for each in alone if each.samples == profile.global_batch]
     unsteady = profile.unsteadiness()
     found: dict[str, Any] = {}
     if with_layouts:
@@ -50,6 +48,7 @@ def make_plan(
         currency=None if machine is None else machine.currency,
         options=option_words(target.options),
         global_batch=profile.global_batch,
+        alone_s=whole[0] if whole else None,
         epochs=target.epochs,
         disturbed=unsteady if unsteady > BETWEEN_RUNS else None,
         extrapolated=reasons_to_doubt(profile, target, counts),
@@ -58,15 +57,6 @@ def make_plan(
         narrows=_run_that_narrows(target, planned[-1].nodes),
         **found,
     )
-
-
-PLAN = "plan.json"
-
-
-def write_plan(folder: Path, plan: Plan) -> None:
-    """Write `plan.json` into `folder`."""
-    folder.mkdir(parents=True, exist_ok=True)
-    write_atomically(folder / PLAN, msgspec.json.format(msgspec.json.encode(plan)) + b"\n")
 
 
 def _calibration(profile: ProgramProfile) -> str:

@@ -19,6 +19,7 @@ from phalanx.errors import UserError, print_note
 from phalanx.records.collectives import Bench
 from phalanx.records.events import Event, NoticeEvent
 from phalanx.records.io import IoBench
+from phalanx.records.plan import Plan
 from phalanx.records.regular_file import open_regular, read_regular, readable
 from phalanx.records.schema import SCHEMA_VERSION, Failure, JobRecord, Run, Study
 
@@ -37,8 +38,9 @@ _FILES: dict[type[msgspec.Struct], str] = {
     Study: "study.json",
     Bench: "bench.json",
     IoBench: "io.json",
+    Plan: "plan.json",
 }
-_Document = TypeVar("_Document", bound=JobRecord | Study)
+_Document = TypeVar("_Document", bound=JobRecord | Study | Plan)
 
 
 def rank_file(folder: Path, rank: int) -> Path:
@@ -152,7 +154,7 @@ def _copy(temporary: Path, path: Path) -> None:
             raise
 
 
-def write_record(folder: Path, document: JobRecord | Study) -> None:
+def write_record(folder: Path, document: JobRecord | Study | Plan) -> None:
     write_atomically(record_file(folder, type(document)), _readable(document))
 
 
@@ -348,7 +350,7 @@ def _made(noted: Noted) -> Event:
     return noted if isinstance(noted, Event) else noted[0](*noted[1:])
 
 
-def _readable(document: JobRecord | Study | Failure) -> bytes:
+def _readable(document: JobRecord | Study | Plan | Failure) -> bytes:
     return msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n"
 
 

@@ -6,6 +6,9 @@ import msgspec
 
 from phalanx.records.schema import SCHEMA_VERSION
 
+PAYS = 1.6
+"""Gain of a doubling of the ranks that is called worth it."""
+
 
 class PlannedRange(msgspec.Struct, frozen=True, kw_only=True):
     """A predicted figure; it lies between the bounds with 90 %."""
@@ -60,6 +63,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     currency: str | None = None  # currency of all costs
     options: str = ""  # options of phalanx train that choose the strategy
     global_batch: int  # samples of a step, over all ranks
+    alone_s: float | None = None  # median step that one rank alone took here, of the whole batch
     epochs: int = 1  # passes over the training samples
     disturbed: float | None = None  # by how much equal steps differed; None: no more than usual
     extrapolated: list[str] = []  # in which ways it goes beyond what was measured
@@ -68,3 +72,15 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     layouts: list[PlannedLayout] = []  # best first
     left_out: dict[str, str] = {}  # layouts that cannot be, and why
     narrows: str = ""  # run that would make it surer
+
+    @property
+    def worth(self) -> tuple[PlannedRanks, PlannedRanks | None]:
+        """Return the row up to which every doubling brings `PAYS` or more, and the next one, which
+        brings less; None: all do."""
+        last = self.rows[0]
+        for each in self.rows[1:]:
+            gain = last.step_s.median / each.step_s.median
+            if gain < PAYS * each.ranks / last.ranks / 2:
+                return last, each
+            last = each
+        return last, None

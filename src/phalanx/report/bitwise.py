@@ -76,6 +76,11 @@ def read_bitwise_run(folder: Path) -> BitwiseRun:
     Raises: UserError for a folder without them, or of a run that was not bitwise.
     """
     run = read_run(folder)
+    if run.outcome.status == "planned":
+        raise UserError(
+            f"{folder} is planned, not run, and has no bits to compare: phalanx report, given the "
+            "folder that holds its folder and others, puts its times beside theirs"
+        )
     certificate, first, steps = None, None, dict[int, str]()
     folders = [folder, *(folder / restart.folder for restart in run.restarts)]
     named = [rank_file(each, rank) for each in folders for rank in writers(run)]

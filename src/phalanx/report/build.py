@@ -42,10 +42,12 @@ from phalanx.report.pages.compression import COMPRESSION
 from phalanx.report.pages.io import IO, IO_STUDY
 from phalanx.report.pages.large_batch import LARGE_BATCH
 from phalanx.report.pages.parallelism import PARALLELISM
+from phalanx.report.pages.plan import PLAN, holds_plan
 from phalanx.report.pages.scaling import SCALING
 from phalanx.report.pages.survival import SURVIVAL
 from phalanx.report.statistics import is_spread, spread
 from phalanx.report.trace.chrome import TRACE_NAME
+from phalanx.report.training import PLANNED
 from phalanx.report.values import Page, Plot, StudyRows, TableSpec, View, word
 
 QUIET_SHARE = 0.9
@@ -61,7 +63,7 @@ Condition = tuple[str, str]
 def conditions(data: StudyRows) -> list[Condition]:
     """Return the conditions of a study."""
     found: list[Condition] = list(data.notes)
-    for of in (not_completed, not_alike, uneven, unseen, traced):
+    for of in (planned, not_completed, not_alike, uneven, unseen, traced):
         found += of(data)
     return found
 
@@ -132,14 +134,22 @@ def _ranks(ranks: Sequence[int], did: str = "") -> str:
 
 def traced(data: StudyRows) -> Iterator[Condition]:
     """Point to the traces of what every rank did when."""
-    if names := [run.name for run in data.measures if run.is_traced]:
-        of = f"A trace of all ranks is in {TRACE_NAME} of {joined(names)}"
-        yield "", f"{of}: open it in https://ui.perfetto.dev or chrome://tracing."
+    for whose, is_planned in (("all", False), ("the first", True)):
+        runs = [run for run in data.measures if (run.status == PLANNED) is is_planned]
+        if names := [run.name for run in runs if run.is_traced]:
+            of = f"A trace of {whose} ranks is in {TRACE_NAME} of {joined(names)}"
+            yield "", f"{of}: open it in https://ui.perfetto.dev or chrome://tracing."
+
+
+def planned(data: StudyRows) -> Iterator[Condition]:
+    """Yield the runs that were never made."""
+    if names := [row["run"] for row in data.runs if row["status"] == PLANNED]:
+        yield "", f"Planned, not run: all figures of {joined(names)} are predicted by phalanx plan."
 
 
 def not_completed(data: StudyRows) -> Iterator[Condition]:
     """Yield the runs that are in no comparison, and their errors."""
-    left = [row for row in data.runs if row["status"] != "completed"]
+    left = [row for row in data.runs if row["status"] not in ("completed", PLANNED)]
     if not left:
         return
     kinds = [row["status"] for row in left]
@@ -183,10 +193,10 @@ class Content:
         runs, known = self.data.runs, self.data.environments
         done = sum(row["status"] == "completed" for row in runs)
         machines = dict.fromkeys(f"{counted(e.cores, 'core')} of {e.processor}" for e in known)
-        facts = [
-            f"{done} of {counted(len(runs), 'run')} completed",
-            *self.page.facts(self.views[0]),
-        ]
+        completed = [f"{done} of {counted(len(runs), 'run')} completed"] if runs else []
+        if imagined := sum(row["status"] == PLANNED for row in runs):
+            completed.append(f"{imagined} planned and not run")
+        facts = [*completed, *self.page.facts(self.views[0])]
         return f"{', '.join(filter(None, [*facts, joined(list(machines))]))}."
 
     @property
@@ -371,6 +381,8 @@ def page_of(folder: Path) -> Page:
         return PAGES.get(study.kind, SCALING)
     if holds_io(folder):
         return IO
+    if holds_plan(folder):
+        return PLAN
     return COLLECTIVES if holds_benches(folder) else SCALING
 
 

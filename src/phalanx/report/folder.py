@@ -136,11 +136,11 @@ def _study_around(runs: Sequence[RunMeasure], **told: Any) -> Study:
 
 
 def newest_folder(root: Path) -> Path:
-    """The study, run or bench under `root` whose records were begun last.
+    """The study, run, bench or plan under `root` whose records were begun last.
 
     Raises UserError when there is none.
     """
-    names = ("study.json", "run.json", "bench.json", "io.json")
+    names = ("study.json", "run.json", "bench.json", "io.json", "plan.json")
     places = [f"{depth}/{name}" for depth in ("*", "*/*") for name in names]
     documents = [path for place in places for path in root.glob(place)]
     documents = [path for path in documents if not (path.parents[1] / "study.json").exists()]

@@ -259,7 +259,7 @@ class Bars:
             layers += formula_strokes(chart, rows, self.formula, x["scale"])
         if self.words:
             layers.append(_end_words(chart, self.x.field, self.words, x["scale"]))
-        if self.level:
+        if self.level and rows[0][self.level] is not None:
             rule = alt.Chart(table()).mark_rule(**DASHED)
             layers.append(rule.encode(x=alt.datum(rows[0][self.level])))
         return layers

@@ -29,6 +29,8 @@ from phalanx.report.schemes import (
 from phalanx.report.values import StudyRows
 
 TIMES_SIGN = "\N{MULTIPLICATION SIGN}"
+PLANNED = "planned"
+"""Status of a run that `phalanx plan` imagined: its times count, and every name of it says so."""
 WORKLOAD_WORDS = {
     "sizes": "{}",
     "dataset": "{}",
@@ -92,7 +94,7 @@ def run_row(measure: RunMeasure, labels: Mapping[str, str]) -> dict[str, Any]:
         "run": measure.name,
         "status": measure.status,
         "error": measure.error or "",
-        "is_timed": measure.status == "completed" and measure.epoch_s is not None,
+        "is_timed": measure.status in ("completed", PLANNED) and measure.epoch_s is not None,
         "main": True,
         "shown": True,
         "_measure": measure,
@@ -133,6 +135,7 @@ def layout_columns(run: Run) -> dict[str, Any]:
     own = isinstance(per_rank, int) and setting.ranks > 1
     batch = int(str(per_rank)) if own else setting.global_batch_size
     strategy = named_with_options(scheme_of(setting), setting)
+    strategy += f" ({PLANNED})" if run.outcome.status == PLANNED else ""
     ranks, threads = setting.ranks, setting.threads
     span = counted(ranks, "rank")
     span += f" {TIMES_SIGN} {counted(threads, 'thread')}" if threads > 1 else ""

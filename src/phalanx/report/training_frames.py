@@ -6,7 +6,7 @@ They are what charts are drawn from and what is saved as CSV, so names carry the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from statistics import fmean
 from typing import Any
@@ -204,19 +204,21 @@ MARKS = {
     "planned": "\N{MIDDLE DOT}",
     "missing": "\N{MIDDLE DOT}",
 }
-SAYS = {"missing": "not run", "planned": "not run"}
+SAYS = {"missing": "not run", "planned": "planned, not run"}
 RowColumn = Column[Row]
 
 
-def with_ends(name: str, form: str = ".2f") -> Any:
-    """Return the value of a column with its interval: 1.93 (1.81–2.05)."""
+def with_ends(name: str, form: str | Callable[[float], str] = ".2f") -> Any:
+    """Return the value of a column with its interval: 1.93 (1.81–2.05). form: a format, or what
+    makes the text of a value."""
+    said = form if callable(form) else f"{{:{form}}}".format
 
     def text(row: Row) -> str | None:
         value, low, high = (row.get(key) for key in (name, f"{name}_low", f"{name}_high"))
         if value is None:
             return None
-        ends = "" if low is None or high is None else f" ({low:{form}}{UNKNOWN}{high:{form}})"
-        return f"{value:{form}}{ends}"
+        ends = "" if low is None or high is None else f" ({said(low)}{UNKNOWN}{said(high)})"
+        return f"{said(value)}{ends}"
 
     return text
 

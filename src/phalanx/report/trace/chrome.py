@@ -92,6 +92,7 @@ def _collectives(ranks: Mapping[int, RankTrace]) -> dict[tuple[object, ...], dic
 
 LANES = ("compute", "network", "data", "optimizer")
 """Lanes from the top; others are below."""
+PREDICTED = "planned, not run: all times are predictions of phalanx plan"
 Event = dict[str, object]
 Row = tuple[str, list[TraceSpan]]
 
@@ -127,8 +128,9 @@ def metadata(traces: Traces) -> dict[str, str]:
     dropped = {r: t.traced.dropped for r, t in ranks.items() if t.traced.dropped}
     steps = {r: t.dropped_steps for r, t in ranks.items() if t.dropped_steps}
     return {
+        **({"status": PREDICTED} if traces.is_planned else {}),
         "clock error": clock_error(ranks),
-        "missing ranks": _listed(traces.missing) or "none",
+        "missing ranks": "; ".join(f"{who}: {why}" for who, why in traces.gaps) or "none",
         "dropped spans, the earliest": _listed(dropped) or "none",
         "dropped steps, the earliest": _listed(steps) or "none",
         "parts of a step": "drawn one after the other, in the order of measurement",

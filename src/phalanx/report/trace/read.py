@@ -9,11 +9,14 @@ from pathlib import Path
 from phalanx.errors import UserError
 from phalanx.records.events import ActionEvent, EvaluationEvent, Event, SavedEvent, StepEvent
 from phalanx.records.files import rank_file, read_events, read_run
+from phalanx.records.schema import Run
 from phalanx.records.spans import ClockReading, TracedRank, TraceSpan, read_spans, spans_file
 
 MOST_STEPS = 5_000
 """Shown of one rank, the latest: a page of Perfetto becomes slow with more."""
 
+KILLED = "it left no spans; it may have been killed"
+NOT_IMAGINED = "a plan keeps the spans of its first ranks alone"
 COMPUTE, OPTIMIZER, DATA = "compute", "optimizer", "data"
 
 
@@ -33,6 +36,18 @@ class Traces:
     ranks: Mapping[int, RankTrace]
     missing: Mapping[int, str]
     """Ranks of which there is nothing, and why."""
+    is_planned: bool = False
+
+    @property
+    def gaps(self) -> list[tuple[str, str]]:
+        """Return the missing ranks in words, those in a row with one reason together."""
+        found: list[tuple[int, int, str]] = []
+        for rank, why in sorted(self.missing.items()):
+            first = rank
+            if found and found[-1][1:] == (rank - 1, why):
+                first, *_ = found.pop()
+            found.append((first, rank, why))
+        return [(f"rank {a}" if a == b else f"ranks {a} to {b}", why) for a, b, why in found]
 
 
 def is_traced(folder: Path) -> bool:
@@ -45,27 +60,28 @@ def read_traces(folder: Path) -> Traces:
     Raises: UserError when no rank has left anything.
     """
     ranks, missing = {}, {}
-    for rank in range(_num_ranks(folder)):
+    run = _run(folder)
+    is_planned = run.outcome.status == "planned"
+    for rank in range(run.setting.ranks + run.setting.num_spares):
         path = spans_file(folder, rank)
         try:
             traced, spans = read_spans(path)
             events = rank_file(folder, rank)
             ranks[rank] = rank_trace(traced, spans, read_events(events) if events.exists() else ())
         except FileNotFoundError:
-            missing[rank] = "it left no spans; it may have been killed"
+            missing[rank] = NOT_IMAGINED if is_planned else KILLED
         except (ValueError, OSError) as error:
             missing[rank] = str(error)
     if not ranks:
         raise UserError(
             f"{folder} holds no trace: make one with `phalanx trace`, or `phalanx train --trace`"
         )
-    return Traces(ranks=ranks, missing=missing)
+    return Traces(ranks=ranks, missing=missing, is_planned=is_planned)
 
 
-def _num_ranks(folder: Path) -> int:
+def _run(folder: Path) -> Run:
     try:
-        setting = read_run(folder).setting
-        return setting.ranks + setting.num_spares
+        return read_run(folder)
     except (ValueError, OSError) as error:
         raise UserError(str(error)) from error
 

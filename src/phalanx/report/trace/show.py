@@ -12,7 +12,7 @@ from phalanx.records.events import StepEvent
 from phalanx.report.content import Column, make_table, terminal_table
 from phalanx.report.format import counted, percent
 from phalanx.report.rank_measures import PARTS, Overlap, overlap_of, parts_s, step_table
-from phalanx.report.trace.chrome import clock_error, waited_s, waits, write_trace
+from phalanx.report.trace.chrome import PREDICTED, clock_error, waited_s, waits, write_trace
 from phalanx.report.trace.read import RankTrace, Traces, is_traced
 
 WARM_UP = 3
@@ -109,8 +109,9 @@ def show_trace(folder: Path, console: Console) -> None:
         console.print(terminal_table(make_table("", "", COLUMNS, rows)))
         for line in remarks(rows, traces):
             console.print(line, markup=False)
-    for rank, why in traces.missing.items():
-        console.print(f"rank {rank} is not in the trace: {why}", markup=False)
+    for missing, why in traces.gaps:
+        are = "are" if " to " in missing else "is"
+        console.print(f"{missing} {are} not in the trace: {why}", markup=False)
     console.print(
         f"trace of {counted(len(traces.ranks), 'rank')}: {path}; open it in {VIEWERS}", markup=False
     )
@@ -121,7 +122,7 @@ def remarks(rows: list[RankRow], traces: Traces) -> list[str]:
     steps = max(row.num_steps for row in rows)
     made = [
         f"milliseconds of a mean step, over {steps} steps; waits: total, and for which rank most",
-        f"clock error: {clock_error(traces.ranks)}",
+        PREDICTED if traces.is_planned else f"clock error: {clock_error(traces.ranks)}",
     ]
     overlaps = [row.overlap for row in rows if row.overlap]
     hidden_s = sum(overlap.hidden_s for overlap in overlaps)
