@@ -99,7 +99,8 @@ def plan(
     per_node = _ranks_per_node(target, machine)
     counts = parse_counts(target.ranks or f"1..{_default_ranks(machine, per_node)}")
     _check_target(target, machine, counts, per_node, chosen.link)
-    profile = _profile(words, options, max(counts), console, for_link=chosen.link is not None)
+    folder = default_folder("plan", _name_of(words, training.model))
+    profile = _profile(words, options, max(counts), folder, console, for_link=bool(chosen.link))
     found = _target(target, machine, chosen, per_node, profile, training.epochs)
     made = make_plan(
         profile,
@@ -246,21 +247,28 @@ def _target(
     )
 
 
+def _name_of(words: Sequence[str], model: str) -> str:
+    """Return the name of what is planned, for its folder."""
+    name = Path(words[words[0] == "-m"]).stem if words else model
+    return re.sub(r"[^\w.]+", "-", name)
+
+
 def _profile(
     words: Sequence[str],
     options: dict[str, Any],
     most_ranks: int,
+    folder: Path,
     console: Console,
     *,
     for_link: bool,
 ) -> ProgramProfile:
-    """Return the profile of what is planned: read from a folder, or measured now.
+    """Return the profile of what is planned: read from a folder, or measured now into `folder`.
 
     Raises: UserError for options of a built-in model beside a folder or a program.
     """
     is_program = bool(words) and (words[0] == "-m" or words[0].endswith(".py"))
     if words:
-        given = [name for name, value in options.items() if value != DEFAULTS[name]]
+        given = [n for n, value in options.items() if value != DEFAULTS[n] and n != "epochs"]
         if given:
             mend = ", or put it behind -- if it is the program's" if is_program else ""
             raise UserError(
@@ -276,11 +284,10 @@ def _profile(
 
     training: TrainingOfOptions | TrainingOfProgram
     if is_program:
-        training, name = TrainingOfProgram(words), Path(words[words[0] == "-m"]).stem
+        training = TrainingOfProgram(words)
     else:
         config = _complete(TrainConfig.from_options(**options), console)
-        training, name = TrainingOfOptions(config), config.model
-    folder = default_folder("plan", re.sub(r"[^\w.]+", "-", name))
+        training = TrainingOfOptions(config)
     with interruption_noted(console, f"records kept in {folder}"):
         profile = measure_profile(
             training,
