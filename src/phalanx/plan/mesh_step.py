@@ -240,7 +240,7 @@ class MeshStep:
         """Return each unit's part of the forward and of the backward pass of a rank."""
         profile = self._profile
         found = layer_shares(profile, self.samples)
-        if not found or set(profile.units) - {"", *found}:  # by parameters
+        if not found or set(profile.units) - {"", *found}:  # parts by their parameters
             values = {name: _values(profile, name) for name in profile.units}
             whole = sum(values.values()) or 1
             found = {n: LayerShare(v / whole, v / whole, 0.0) for n, v in values.items()}
