@@ -1,6 +1,8 @@
 """`phalanx plan` and `phalanx bench machine` as a user calls them."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,6 +10,7 @@ import pytest
 from phalanx.plan.machine import machine_text, read_machine
 from phalanx.plan.profile import read_profile, write_profile
 from tests.cli.conftest import Phalanx
+from tests.cli.test_no_mpi import WITHOUT_MPI
 from tests.plan.made_profile import machine, profile
 
 
@@ -284,3 +287,22 @@ def test_a_machine_is_measured_by_its_own_ranks_over_real_links(
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     assert said in refused(forked_phalanx, "bench", "machine")
+
+
+def test_without_an_mpi_one_rank_is_measured_and_several_are_refused(tmp_path: Path) -> None:
+    def measured(file: str, ranks: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-c", WITHOUT_MPI, "bench", "machine", file, "--ranks", ranks],
+            env={"PATH": "", "HOME": str(tmp_path)},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+
+    several = measured("two.yaml", "2")
+    assert (several.returncode, (tmp_path / "two.yaml").exists()) == (2, False)
+    assert "no MPI was found" in several.stderr
+    assert measured("one.yaml", "1").returncode == 0
+    found = read_machine(str(tmp_path / "one.yaml"))
+    assert (found.ranks_per_node, found.contention, found.unknown) == (1, {1: 1.0}, ["network"])
