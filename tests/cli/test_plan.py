@@ -1,16 +1,18 @@
 """`phalanx plan` and `phalanx bench machine` as a user calls them."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from phalanx.bench.gradient_order import order_of_gradients
-from phalanx.bench.machine import measure_contention
 from phalanx.models.options import DataShape, ModelOptions, completed
 from phalanx.plan.machine import machine_text, read_machine
 from phalanx.plan.profile import read_profile, write_profile
 from tests.cli.conftest import Phalanx
+from tests.cli.test_no_mpi import WITHOUT_MPI
 from tests.plan.made_profile import machine, profile
 
 
@@ -148,10 +150,6 @@ def test_machine_files_are_not_overwritten(folder: Path, forked_phalanx: Phalanx
     assert "at least 1" in refused(forked_phalanx, "bench", "machine", "--ranks", "0")
 
 
-def test_one_rank_does_not_slow_itself_down() -> None:
-    assert measure_contention([1]) == {1: 1.0}
-
-
 def test_gradients_come_from_the_last_layer_to_the_first() -> None:
     options = completed("mlp", ModelOptions(width=32))
     found = order_of_gradients("mlp", options, DataShape(), batch=8, passes=3)
@@ -159,3 +157,88 @@ def test_gradients_come_from_the_last_layer_to_the_first() -> None:
     assert sizes[-2:] == [4 * 32, 4 * 784 * 32] or sizes[-2:] == [4 * 784 * 32, 4 * 32]
     assert [ready for _, ready in found] == sorted(ready for _, ready in found)
     assert 0 < found[0][1] < found[-1][1] <= 1
+
+
+# -- what bad input gets ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--ranks-per-node", "5000"], "at least 1, and at most 4096, not 5000"),
+        (["--machine", "hpc.yml"], "hpc.yml cannot be read"),
+        (["--machine", "."], "is no .yaml file and no machine that ships"),
+        (["--speed", "nan"], "--speed must be from 0.001 to 1000"),
+    ],
+)
+def test_more_bad_input_is_refused(
+    words: list[str], said: str, folder: Path, forked_phalanx: Phalanx
+) -> None:
+    assert said in refused(forked_phalanx, "plan", str(folder), *words)
+
+
+def test_ranks_that_share_a_node_do_not_fit_its_memory(
+    folder: Path, tmp_path: Path, forked_phalanx: Phalanx
+) -> None:
+    (tmp_path / "small.yaml").write_text(machine_text(machine(memory_gib_per_rank=0.1), {}))
+    words = ["plan", str(folder), "--machine", "small.yaml", "--ranks", "32"]
+    assert "does not fit" not in printed(forked_phalanx, *words)
+    assert "does not fit: 0.0" in printed(forked_phalanx, *words, "--ranks-per-node", "32")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["nowhere/m.yaml"], "nowhere/m.yaml cannot be written"),
+        (["folder.yaml", "--overwrite"], "folder.yaml cannot be written"),
+        (["--sizes", "1XB"], "--sizes 1XB: not a size"),
+        (["--price-per-node-hour", "-1"], "must be from 0 to 100000 of the currency"),
+        (["--price-per-node-hour", "nan"], "must be from 0 to 100000 of the currency"),
+        (["--hosts", "a:1,b:2"], "--hosts names nodes of 1 and of 2 ranks"),
+        (["--hosts", "a:2,b:2", "--ranks", "4"], "--ranks 4, but --hosts names 2 on each node"),
+        (["--hosts", "a:0"], "'a:0' is not a host"),
+        (["--hosts", "a", "--hostfile", "hosts"], "both name the nodes"),
+    ],
+)
+def test_machines_that_cannot_be_measured(
+    words: list[str], said: str, tmp_path: Path, forked_phalanx: Phalanx
+) -> None:
+    (tmp_path / "folder.yaml").mkdir()
+    assert said in refused(forked_phalanx, "bench", "machine", *words)
+
+
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [
+        ({"PHALANX_LINK": "1ms"}, "PHALANX_LINK emulates a link"),
+        (
+            {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"},
+            "bench machine starts its ranks, but openmpi already started 2",
+        ),
+    ],
+)
+def test_a_machine_is_measured_by_its_own_ranks_over_real_links(
+    variables: dict[str, str], said: str, monkeypatch: pytest.MonkeyPatch, forked_phalanx: Phalanx
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert said in refused(forked_phalanx, "bench", "machine")
+
+
+def test_without_an_mpi_one_rank_is_measured_and_several_are_refused(tmp_path: Path) -> None:
+    def measured(file: str, ranks: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-c", WITHOUT_MPI, "bench", "machine", file, "--ranks", ranks],
+            env={"PATH": "", "HOME": str(tmp_path)},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+
+    several = measured("two.yaml", "2")
+    assert (several.returncode, (tmp_path / "two.yaml").exists()) == (2, False)
+    assert "no MPI was found" in several.stderr
+    assert measured("one.yaml", "1").returncode == 0
+    found = read_machine(str(tmp_path / "one.yaml"))
+    assert (found.ranks_per_node, found.contention, found.unknown) == (1, {1: 1.0}, ["network"])

@@ -6,7 +6,13 @@ import pytest
 import yaml
 
 from phalanx.errors import UserError
-from phalanx.plan.machine import SumTime, machine_text, published_machines, read_machine
+from phalanx.plan.machine import (
+    SumTime,
+    machine_text,
+    published_machines,
+    read_machine,
+    shared_by,
+)
 from tests.plan.made_profile import machine
 
 MINIMAL = {"name": "hpc", "source": "mine", "nodes": 4, "ranks_per_node": 2}
@@ -108,3 +114,63 @@ def test_unknown_names_are_refused(name: str, words: str) -> None:
     with pytest.raises(UserError) as raised:
         read_machine(name)
     assert words in str(raised.value)
+
+
+# -- what bad input gets ---------------------------------------------------------------------------
+
+SUM = {"ranks": 2, "bytes": 8, "seconds": 1e-3}
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"all_reduce": [{**SUM, "second": 1}]}, "all_reduce.second; do you mean all_reduce.sec"),
+        (
+            {"all_reduce": [{"ranks": 2, "bytes": 8}]},
+            "all_reduce.seconds is missing, a number of seconds from 1e-09 to 1000",
+        ),
+        ({"all_reduce": 3}, "all_reduce"),
+        (
+            {"network": {**NETWORK, "bandwidth_spread": 1.5}},
+            "bandwidth_spread must be a number of shares of the bandwidth from 0 to 0.9, not 1.5",
+        ),
+        ({"network": {**NETWORK, "both_ways": 2}}, "shares of the bandwidth from 0.1 to 1, not 2"),
+        ({"network": {**NETWORK, "latency_spread": -1}}, "network.latency_spread must be"),
+        ({"network": {**NETWORK, "send_cpu_s_per_mb": "much"}}, "processor seconds per megabyte"),
+        ({"sum_cpu_s_per_mb": 11}, "processor seconds per megabyte from 0 to 10, not 11"),
+        ({"price_per_node_hour": -1}, "of the currency per node and hour from 0 to 100000"),
+        ({"memory_gib_per_rank": float("nan")}, "memory_gib_per_rank must be a number of GiB"),
+        (
+            {"network": {"bandwidth_bytes_per_s": 200e9}},
+            "more than any known machine has for so many ranks (1.4e+11): are these bits? Then "
+            "write 2.5e+10; if they are bytes, state memory_bytes_per_s, too",
+        ),
+    ],
+)
+def test_more_bad_values_are_refused(
+    changes: dict[str, object], words: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError) as raised:
+        read_machine(written(tmp_path, **changes))
+    assert words in str(raised.value)
+
+
+def test_a_stated_bandwidth_of_bytes_is_taken_where_memory_is_faster(tmp_path: Path) -> None:
+    changes = {"network": {"bandwidth_bytes_per_s": 200e9}, "memory_bytes_per_s": {2**26: 150e9}}
+    network = read_machine(written(tmp_path, **changes)).network
+    assert network is not None and network.bandwidth_bytes_per_s == 200e9
+
+
+def test_more_ranks_than_a_node_states_share_its_memory() -> None:
+    found = machine(memory_gib_per_rank=16.0)
+    shares = [shared_by(found, ranks).memory_gib_per_rank for ranks in (1, 2, 4)]
+    assert shares == [16.0, 16.0, 8.0], "a device's memory does not grow where there are fewer"
+    assert shared_by(machine(), 4) == machine()
+
+
+def test_a_file_of_many_sums_is_one_screen(tmp_path: Path) -> None:
+    sums = [SumTime(ranks=k, bytes=2**20, seconds=1e-3) for k in (2, 4, 8) for _ in range(5)]
+    path = tmp_path / "hpc.yaml"
+    path.write_text(machine_text(machine(all_reduce=sums), {}))
+    assert len(path.read_text().splitlines()) < 40
+    assert read_machine(str(path)).all_reduce == sums

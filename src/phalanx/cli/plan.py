@@ -16,7 +16,7 @@ from phalanx.errors import UserError
 from phalanx.jobs.cores import usable_cores
 from phalanx.jobs.record import default_folder
 from phalanx.plan.counts import parse_counts
-from phalanx.plan.machine import Cluster, read_machine
+from phalanx.plan.machine import RANGES, Cluster, read_machine, shared_by
 from phalanx.plan.measured_rows import read_rows
 from phalanx.plan.predict import Target, plan_ranks, reasons_to_doubt
 from phalanx.plan.profile import ProgramProfile, read_profile
@@ -153,8 +153,12 @@ def _validate(options: dict[str, Any], rounds: int, console: Console, *, json_: 
 
 def _ranks_per_node(options: TargetOptions, machine: Cluster | None) -> int:
     if options.ranks_per_node is not None:
-        if options.ranks_per_node < 1:
-            raise UserError(f"--ranks-per-node must be at least 1, not {options.ranks_per_node}")
+        low, high, _ = RANGES["ranks_per_node"]
+        if not low <= options.ranks_per_node <= high:
+            raise UserError(
+                f"--ranks-per-node must be at least {low}, and at most {high}, not "
+                f"{options.ranks_per_node}"
+            )
         return options.ranks_per_node
     return usable_cores() if machine is None else machine.ranks_per_node
 
@@ -202,7 +206,7 @@ def _target(
         ours, theirs = profile.memory_bytes_per_s, machine.memory_bytes_per_s
         speed = theirs[max(theirs)] / ours if ours and theirs else None
     return Target(
-        machine=machine,
+        machine=None if machine is None else shared_by(machine, per_node),
         ranks_per_node=per_node,
         speed=speed or 1.0,
         is_same_processor=is_same,

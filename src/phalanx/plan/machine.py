@@ -18,6 +18,8 @@ import yaml
 from phalanx.errors import UserError
 
 LARGEST_BYTES = 20_000
+MOST_PER_RANK = 70e9
+"""Most bytes a second out of a node per rank of a known machine: a node of Fugaku, rounded up."""
 _FOLDER = files("phalanx.plan") / "machines"
 _SUFFIXES = (".yaml", ".yml")
 
@@ -41,8 +43,14 @@ class Network(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     latency_s: float | None = None
     """Seconds of the smallest message from a node to another, half a round trip."""
     bandwidth_spread: float = 0.0
-    """Half the distance of the quartiles over pairs of nodes, as a share of the median."""
+    """Half the distance of the quartiles over turns of pairs of nodes, as a share of the median; 0:
+    the bandwidth is stated, not measured."""
+    both_ways: float | None = None
+    """Share of the bandwidth out of a node that is reached while as much comes in, as in a sum."""
     latency_spread: float = 0.0
+    send_cpu_s_per_mb: float | None = None
+    """Processor seconds of a rank per megabyte that it sends to another node, and as much that it
+    receives, its polls included."""
 
 
 class Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -63,6 +71,8 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     contention: dict[int, float] = {}
     """Time of a computation by the number of ranks of a node that compute, as multiple of alone."""
     all_reduce: list[SumTime] = []
+    sum_cpu_s_per_mb: float | None = None
+    """Processor seconds in which a rank adds a megabyte of float32 to another."""
     network: Network | None = None
     price_per_node_hour: float | None = None
     currency: str = "EUR"
@@ -74,7 +84,7 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         return self.nodes * self.ranks_per_node
 
 
-_RANGES: dict[str, tuple[float, float, str]] = {
+RANGES: dict[str, tuple[float, float, str]] = {
     "nodes": (1, 1e6, "nodes"),
     "ranks_per_node": (1, 4096, "ranks"),
     "cores_per_node": (1, 4096, "cores"),
@@ -82,6 +92,14 @@ _RANGES: dict[str, tuple[float, float, str]] = {
     "price_per_node_hour": (0, 1e5, "of the currency per node and hour"),
     "network.bandwidth_bytes_per_s": (1e4, 2e12, "bytes per second out of a node"),
     "network.latency_s": (1e-8, 10, "seconds"),
+    "network.bandwidth_spread": (0, 0.9, "shares of the bandwidth"),
+    "network.both_ways": (0.1, 1, "shares of the bandwidth"),
+    "network.latency_spread": (0, 100, "shares of the latency"),
+    "network.send_cpu_s_per_mb": (0, 10, "processor seconds per megabyte"),
+    "sum_cpu_s_per_mb": (0, 10, "processor seconds per megabyte"),
+    "all_reduce.ranks": (2, 4096, "ranks"),
+    "all_reduce.bytes": (1, 1e12, "bytes"),
+    "all_reduce.seconds": (1e-9, 1000, "seconds"),
 }
 """Smallest and largest value that a number may have, and its unit."""
 
@@ -110,7 +128,11 @@ def read_machine(name: str) -> Cluster:
     _check_keys(where, content, Cluster)
     if isinstance(content.get("network"), dict):
         _check_keys(where, content["network"], Network, "network.")
-    for key, (low, high, unit) in _RANGES.items():
+    sums = content.get("all_reduce")
+    for each in sums if isinstance(sums, list) else []:
+        if isinstance(each, dict):
+            _check_keys(where, each, SumTime, "all_reduce.")
+    for key, (low, high, unit) in RANGES.items():
         _check_number(where, content, key, low, high, unit)
     try:
         machine = msgspec.convert(content, Cluster, strict=False)
@@ -121,6 +143,15 @@ def read_machine(name: str) -> Cluster:
     return machine
 
 
+def shared_by(machine: Cluster, ranks: int) -> Cluster:
+    """Return the machine with so many ranks on a node: more than it states share its memory."""
+    memory_gib = machine.memory_gib_per_rank
+    if memory_gib is None or ranks <= machine.ranks_per_node:
+        return machine
+    share = machine.ranks_per_node / ranks
+    return msgspec.structs.replace(machine, memory_gib_per_rank=share * memory_gib)
+
+
 def machine_text(machine: Cluster, comments: dict[str, str]) -> str:
     """Return a machine as the text of its file. comments: lines above a key, by key."""
     values: dict[str, Any] = msgspec.to_builtins(machine, str_keys=False)
@@ -129,7 +160,10 @@ def machine_text(machine: Cluster, comments: dict[str, str]) -> str:
         if value in (None, [], {}) or (key == "currency" and machine.price_per_node_hour is None):
             continue
         lines += [f"# {line}" for line in comments.get(key, "").splitlines()]
-        lines.append(yaml.safe_dump({key: value}, sort_keys=False, width=100).rstrip())
+        is_table = isinstance(value, dict | list) and key != "network"
+        flow = None if is_table else False  # None: what is in the table on a line
+        text = yaml.safe_dump({key: value}, sort_keys=False, width=100, default_flow_style=flow)
+        lines.append(text.rstrip())
     return "\n".join(lines) + "\n"
 
 
@@ -164,7 +198,7 @@ def _check_keys(
     required = [f.name for f in msgspec.structs.fields(kind) if f.required]
     if missing := [key for key in required if key not in content]:
         key = prefix + missing[0]
-        low, high, unit = _RANGES.get(key, (0, 0, ""))
+        low, high, unit = RANGES.get(key, (0, 0, ""))
         given = f", a number of {unit} from {low:g} to {high:g}" if unit else ", a text"
         raise UserError(f"{where}: {key} is missing{given}")
 
@@ -210,15 +244,20 @@ def _check_tables(where: str, machine: Cluster) -> None:
 
 
 def _check_bits(where: str, machine: Cluster) -> None:
-    """Ask back for a bandwidth that looks like bits: more than the memory of the node moves."""
-    network, rates = machine.network, machine.memory_bytes_per_s
-    if network is None or not rates:
+    """Ask back for a bandwidth that looks like bits: more than the memory of the node moves, or,
+    where that is not known, than any known machine has."""
+    if machine.network is None:
         return
-    bandwidth = network.bandwidth_bytes_per_s
-    most = max(rates.values()) * machine.ranks_per_node
-    if bandwidth > most:
-        raise UserError(
-            f"{where}: network.bandwidth_bytes_per_s is {bandwidth:g}, more than the memory of a "
-            f"node moves ({most:.3g} bytes per second): are these bits? Then write "
-            f"{bandwidth / 8:g}"
-        )
+    bandwidth, rates = machine.network.bandwidth_bytes_per_s, machine.memory_bytes_per_s
+    most = machine.ranks_per_node * max(rates.values(), default=MOST_PER_RANK)
+    if bandwidth <= most:
+        return
+    reason = f"the memory of a node moves ({most:.3g} bytes per second)"
+    right = "check memory_bytes_per_s"
+    if not rates:
+        reason = f"any known machine has for so many ranks ({most:g})"
+        right = "state memory_bytes_per_s, too"
+    raise UserError(
+        f"{where}: network.bandwidth_bytes_per_s is {bandwidth:g}, more than {reason}: are these "
+        f"bits? Then write {bandwidth / 8:g}; if they are bytes, {right}"
+    )
