@@ -119,7 +119,9 @@ def rank_main(out: Path, size: str) -> None:
         reducer = strategies["on"].reducer
         assert isinstance(reducer, BucketedGradReducer), "overlap is on"
         parameters = list(strategies["on"].model.parameters())
-        buckets = [sum(parameters[n].nbytes for n in numbers) for numbers in reducer.plan()]
+        buckets = [
+            sum(parameters[n].nbytes for n in numbers) for numbers in reducer.bucket_members()
+        ]
         setting = {
             "backward_alone_s": backward_s,
             "latency_s": link.latency_s,

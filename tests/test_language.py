@@ -184,3 +184,31 @@ def test_public_names_are_documented(module: str, name: str) -> None:
             if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")
         ]
         assert not [node.name for node in methods if not ast.get_docstring(node)]
+
+
+OF_PLANS = ("plan/", "cli/plan", "records/plan", "bench/plan", "bench/profile", "bench/machine")
+"""Begins of the names of files that serve `phalanx plan`, which have the word to themselves."""
+PLAN = re.compile(r"(?<![a-zA-Z])plan(?:s|ned|ning)?(?![a-z])|Plan(?:ned)?(?![a-z])|PLAN(?:NED)?")
+OTHER_PLANS = re.compile(
+    r"(?i)tensor[ _-]plan|parallelize_plan|plan for tensor parallelism"  # PyTorch's word
+    r"|file\.py:plan"  # a user's function
+    r'|phalanx[ .](?:cli\.)?plan(?::plan)?|app, "plan"'  # the command
+    r'|"planned"'  # the status of a run
+)
+
+
+def test_a_plan_is_what_phalanx_plan_makes() -> None:
+    """What else was called so has its own word: a setup, a layout, a schedule, requirements."""
+    found = {}
+    for path in sorted((SOURCE / "phalanx").rglob("*.py")):
+        name = path.relative_to(SOURCE / "phalanx").as_posix()
+        if name.startswith(OF_PLANS):
+            continue
+        assert not PLAN.search(name), f"{name}: a file of that name is in plan/"
+        text = OTHER_PLANS.sub("", path.read_text())
+        if lines := [line.strip() for line in text.splitlines() if PLAN.search(line)]:
+            found[name] = lines
+    # PyTorch's tensor plan is what this file is about; the other is a key of files that exist.
+    assert found.pop("parallel/tensor.py")
+    assert found.pop("checkpoints/rank_state.py") == ['BUCKETS = "plan"']
+    assert not found

@@ -19,7 +19,7 @@ from phalanx.checkpoints.gathering import (
     assemble,
     choose_senders,
     gathered_by_name,
-    make_gather_plan,
+    make_gather_layout,
     packed,
     receive_tensors,
     send_tensors,
@@ -142,13 +142,13 @@ def test_full_tensors_are_assembled_on_many_ranks(
 
     def act(group: Any) -> list[tuple[int, dict[str, Tensor]]]:
         parts = {n: cut(t, group.rank, size, dims.get(n)) for n, t in tensors.items()}
-        plan = make_gather_plan(group, {n: box for n, (box, _) in parts.items()}, windows_of)
+        layout = make_gather_layout(group, {n: box for n, (box, _) in parts.items()}, windows_of)
         local = {n: part for n, (_, part) in parts.items()}
-        writers = writers_of(len(plan.windows), min(num_writers, size), size)
+        writers = writers_of(len(layout.windows), min(num_writers, size), size)
         found = []
-        for first in range(0, len(plan.windows), len(writers)):
-            windows = dict(zip(writers, range(first, len(plan.windows)), strict=False))
-            found.append((len(plan.windows), assemble(group, plan, windows, local)))
+        for first in range(0, len(layout.windows), len(writers)):
+            windows = dict(zip(writers, range(first, len(layout.windows)), strict=False))
+            found.append((len(layout.windows), assemble(group, layout, windows, local)))
         return found
 
     found, ranks = together(size, act)
@@ -183,7 +183,7 @@ def test_what_does_not_make_up_a_tensor_is_refused_on_every_rank() -> None:
     def act(group: Any) -> str:
         box = LocalBox("F32", (4, 2), (group.rank, 0), (1, 2))
         with pytest.raises(RuntimeError) as raised:
-            make_gather_plan(group, {"weight": box}, windows_of)
+            make_gather_layout(group, {"weight": box}, windows_of)
         return str(raised.value)
 
     found, _ = together(3, act)
@@ -204,7 +204,7 @@ def test_ranks_after_one_that_differs_are_told_as_well() -> None:
     def act(group: Any) -> str:
         code = "F16" if group.rank == 1 else "F32"
         with pytest.raises(RuntimeError) as raised:
-            make_gather_plan(group, {"a": LocalBox(code, (2,), (0,), (2,))}, windows_of)
+            make_gather_layout(group, {"a": LocalBox(code, (2,), (0,), (2,))}, windows_of)
         return str(raised.value)
 
     found, ranks = together(4, act)

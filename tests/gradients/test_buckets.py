@@ -13,8 +13,8 @@ from phalanx.comm.link import Link
 from phalanx.gradients.buckets import (
     LAST_BUCKET_DIVISOR,
     TRANSFER_TO_LATENCY,
+    assign_buckets,
     network_bucket_bytes,
-    plan_buckets,
 )
 from phalanx.gradients.comm_thread import CommTasks
 from phalanx.gradients.gradient_buckets import Bucket, BucketOrder, make_buckets
@@ -27,8 +27,8 @@ def test_the_last_bucket_is_small(sizes: list[int], largest: int, random) -> Non
     order = list(range(len(sizes)))
     random.shuffle(order)
     last_bytes = largest // LAST_BUCKET_DIVISOR
-    plain = plan_buckets(sizes, ["a"] * len(sizes), order, largest)
-    buckets = plan_buckets(sizes, ["a"] * len(sizes), order, largest, last_bytes)
+    plain = assign_buckets(sizes, ["a"] * len(sizes), order, largest)
+    buckets = assign_buckets(sizes, ["a"] * len(sizes), order, largest, last_bytes)
     assert [number for bucket in buckets for number in bucket] == order
     assert all(buckets)
     assert buckets[: len(plain) - 1] == plain[:-1]
@@ -57,8 +57,8 @@ def test_buckets_are_complete_once_and_in_their_order(
 ) -> None:
     parameters = [nn.Parameter(torch.zeros(size)) for size in sizes]
     numbers = range(len(sizes))
-    plan = plan_buckets([4 * size for size in sizes], ["f"] * len(sizes), numbers, largest)
-    members = [[parameters[number] for number in own] for own in plan]
+    assigned = assign_buckets([4 * size for size in sizes], ["f"] * len(sizes), numbers, largest)
+    members = [[parameters[number] for number in own] for own in assigned]
     buckets = make_buckets(members, lambda n: torch.ones(n, dtype=torch.uint8))
     order = BucketOrder(members)
 
@@ -82,15 +82,17 @@ def test_buckets_are_complete_once_and_in_their_order(
         complete += filled(order.flush())
         for bucket in complete:
             bucket.copy_out()
-        assert [bucket.number for bucket in complete] == list(range(len(plan)))
+        assert [bucket.number for bucket in complete] == list(range(len(assigned)))
         for number, parameter in enumerate(parameters):
             wanted = float(number + 1) if number in coming else 0.0
             assert parameter.grad is not None and (parameter.grad == wanted).all()
             parameter.grad = None
         for bucket in buckets:
-            held = [float(n + 1 if n in coming else 0) for n in plan[bucket.number]]
+            held = [float(n + 1 if n in coming else 0) for n in assigned[bucket.number]]
             spread = [
-                v for n, v in zip(plan[bucket.number], held, strict=True) for _ in [0] * sizes[n]
+                v
+                for n, v in zip(assigned[bucket.number], held, strict=True)
+                for _ in [0] * sizes[n]
             ]
             assert bucket.values.tolist() == spread
 

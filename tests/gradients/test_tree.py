@@ -12,7 +12,7 @@ from phalanx.comm import kernels
 from phalanx.comm.dtypes import DTYPES, dtype_of
 from phalanx.comm.layout import share_of
 from phalanx.gradients.division import Division
-from phalanx.gradients.summation_tree import SummationTree, plan_exchange
+from phalanx.gradients.summation_tree import SummationTree, schedule_exchange
 from phalanx.gradients.tree_reducer import TreeReducer
 from phalanx.gradients.tree_vector import evaluate
 from phalanx.parallel.run_group import RunGroup
@@ -58,11 +58,11 @@ def test_the_sum_does_not_depend_on_the_ranks(division, dtype: torch.dtype) -> N
                 reducer.add(leaf, 1.0, (0.0, 0.0, 0.0), ())
         return {node: gradients for node, (_, *gradients) in reducer._sums.items()}
 
-    exchange = plan_exchange(tuple(map(tuple, owners)), frozenset(leaves), num_leaves)
+    exchange = schedule_exchange(tuple(map(tuple, owners)), frozenset(leaves), num_leaves)
     terms = []
     for own, nodes in zip(owners, exchange.nodes, strict=True):
         sums = partial(own)
-        assert sorted(sums) == sorted(nodes), "the plan is what is held"
+        assert sorted(sums) == sorted(nodes), "the schedule is what is held"
         terms += [sums[node][0] for node in nodes]
     (whole,) = partial(leaves).values()
     assert torch.equal(evaluate(terms, exchange.expression), whole[0])
@@ -77,7 +77,7 @@ TYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 def test_kernels_add_as_torch_does(dtype: torch.dtype, num_terms: int) -> None:
     """Also denormal numbers, infinities, and sums that round to them."""
     owners = tuple((leaf,) for leaf in range(num_terms))
-    exchange = plan_exchange(owners, frozenset(range(num_terms)), num_terms)
+    exchange = schedule_exchange(owners, frozenset(range(num_terms)), num_terms)
     limits, module = torch.finfo(dtype), kernels.compiled()
     numbers = torch.tensor([0.0, limits.tiny / 8, 1.0, limits.max, -limits.max / 2, torch.inf])
     torch.manual_seed(num_terms)

@@ -23,7 +23,7 @@ from phalanx.jobs.memory_copies import (
     COPIES,
     NOT_COPIED,
     VALID,
-    CopyPlan,
+    CopySettings,
     check_copied,
     newest_copy,
 )
@@ -101,10 +101,10 @@ def test_the_newest_valid_copy_is_found_and_what_is_newer_passed_over(tmp_path: 
 def test_a_rank_takes_a_valid_copy_that_is_newer_than_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan, disk, group = CopyPlan(tmp_path, 1.0), Path("saved"), RunGroup()
-    folder = folder_for(plan, disk)
+    settings, disk, group = CopySettings(tmp_path, 1.0), Path("saved"), RunGroup()
+    folder = folder_for(settings, disk)
     copy, invalid = saved(folder, 1, 16), saved(folder, 1, 48)
-    assert folder_for(plan, Path("other")) != folder
+    assert folder_for(settings, Path("other")) != folder
     assert find_copy(disk, group, (-1, 0)) is None  # no restart
     monkeypatch.setenv(COPIES, f"1 {tmp_path}")
     monkeypatch.setenv(VALID, f"{read_manifest(copy).sha256} {'0' * 64}")
@@ -146,11 +146,11 @@ def test_a_folder_that_others_can_write_is_no_place_for_copies(
 ) -> None:
     """Another user made the folder first, under the name that the run had on another node: he read
     the parameters, and his forged checkpoint counted as valid."""
-    plan, disk = CopyPlan(tmp_path / "run", 1.0), Path("saved")
-    forged = saved(folder_for(plan, disk), 9, 0)
-    monkeypatch.setenv(COPIES, f"1 {plan.folder}")
+    settings, disk = CopySettings(tmp_path / "run", 1.0), Path("saved")
+    forged = saved(folder_for(settings, disk), 9, 0)
+    monkeypatch.setenv(COPIES, f"1 {settings.folder}")
     monkeypatch.setenv(VALID, read_manifest(forged).sha256)
-    plan.folder.chmod(0o777)
+    settings.folder.chmod(0o777)
     strategy = Replicas(RunGroup())
     strategy.reducer = GradReducer([])
     strategy.model = nn.Linear(3, 2)
@@ -161,13 +161,13 @@ def test_a_folder_that_others_can_write_is_no_place_for_copies(
     copies.close()
     assert [*copies.folder.iterdir()] == [forged]
     assert "belongs to another user, or other users may read it" in capsys.readouterr().err
-    assert list_copies(plan.folder) == []
+    assert list_copies(settings.folder) == []
     assert find_copy(disk, RunGroup(), (-1, 0)) is None
-    plan.folder.chmod(0o700)
+    settings.folder.chmod(0o700)
     assert find_copy(disk, RunGroup(), (-1, 0)) is not None
     if os.geteuid() == 0:
-        os.chown(plan.folder, 65534, 65534)
-        assert list_copies(plan.folder) == []
+        os.chown(settings.folder, 65534, 65534)
+        assert list_copies(settings.folder) == []
 
 
 def test_a_copy_names_no_file_outside(tmp_path: Path) -> None:

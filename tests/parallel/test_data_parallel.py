@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from phalanx.gradients.buckets import largest_bucket_bytes, plan_buckets
+from phalanx.gradients.buckets import assign_buckets, largest_bucket_bytes
 from phalanx.parallel.data_parallel import DataParallel
 from tests.conftest import Ranks, long
 
@@ -21,7 +21,7 @@ def test_buckets_hold_everything_once_and_little_enough(
     sizes, kinds = [size for size, _ in parameters], [kind for _, kind in parameters]
     order = list(range(len(sizes)))
     random.shuffle(order)
-    buckets = plan_buckets(sizes, kinds, order, largest)
+    buckets = assign_buckets(sizes, kinds, order, largest)
     assert sorted(number for bucket in buckets for number in bucket) == sorted(order)
     for bucket in buckets:
         assert len({kinds[number] for number in bucket}) == 1

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from phalanx.records.watched import CHECK_PLAN, CheckPlan
+from phalanx.records.watched import CHECK_SETUP, CheckSetup
 from phalanx.run.randomness import are_used, seed_generators
 from phalanx.run.watching import checkable, doubled, sum_of
 
@@ -57,18 +57,18 @@ def test_a_draw_is_noticed(draw: object) -> None:
 
 
 def test_arguments_that_write_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = CheckPlan(folder="", steps=5, seed=1, is_double=True, micro_batches=3)
+    setup = CheckSetup(folder="", steps=5, seed=1, is_double=True, micro_batches=3)
     model, given = nn.Linear(1, 1), dict[str, object]()
 
     @checkable
     def start(model: nn.Module, **arguments: object) -> None:
         given.update(arguments)
 
-    monkeypatch.setenv("PHALANX_CHECK", "1")  # of collectives: it was read as a plan, and failed
+    monkeypatch.setenv("PHALANX_CHECK", "1")  # of collectives: it was read as a setup, and failed
     start(model, checkpoint_dir="saved", steps=3)
     assert given == {"checkpoint_dir": "saved", "steps": 3}
     given.clear()
-    monkeypatch.setenv(CHECK_PLAN, msgspec.json.encode(plan).decode())
+    monkeypatch.setenv(CHECK_SETUP, msgspec.json.encode(setup).decode())
     start(model, checkpoint_dir="saved", resume=True, run_dir="runs", strategy="local", steps=30)
     assert given == {"steps": 5, "micro_batches": 3}
     assert model.weight.dtype == torch.float64

@@ -4,14 +4,14 @@ from phalanx.study.compression import (
     LEAST_STEPS,
     CompressionConfig,
     num_parameters,
-    plan,
+    runs_of,
     steps_on,
 )
 
 
 def test_every_compressor_in_every_place() -> None:
     study = CompressionConfig(compressors=("none", "topk"), links=("1Gbit/s,1ms",), seeds=(3, 4))
-    runs = plan(study)
+    runs = runs_of(study)
     assert [run.name for run in runs] == [
         *("memory-none-s3", "memory-topk-s3", "memory-none-s4", "memory-topk-s4"),
         *("1Gbit-s-1ms-none", "1Gbit-s-1ms-topk"),

@@ -15,7 +15,7 @@ from phalanx.records.files import read_study, write_record
 from phalanx.records.schema import Run
 from phalanx.study import execute as steps
 from phalanx.study.execute import PreparedStudy, open_study
-from phalanx.study.planned import TrainingRun
+from phalanx.study.run import TrainingRun
 from phalanx.train.config import TrainConfig
 from tests.report.collectives.made_bench import make_bench
 

@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 
 from phalanx.bench.io.config import IoConfig
-from phalanx.study.io import IoStudyConfig, plan
+from phalanx.study.io import IoStudyConfig, runs_of
 
 
 def test_a_run_for_each_compute_time() -> None:
     study = IoStudyConfig(profiles=("resnet50", "cosmoflow"), compute_scales=(0.25, 1.0))
-    planned = plan(study)
+    planned = runs_of(study)
     assert list(planned) == [
         "resnet50-compute-0.25",
         "resnet50-compute-1",

@@ -1,9 +1,9 @@
-"""The plan of the large-batch study."""
+"""The runs of the large-batch study."""
 
 import pytest
 
 from phalanx.errors import UserError
-from phalanx.study.large_batch import REMEDIES, LargeBatchConfig, cells, plan
+from phalanx.study.large_batch import REMEDIES, LargeBatchConfig, cells, runs_of
 
 
 def test_at_the_first_batch_there_is_nothing_to_remedy() -> None:
@@ -15,12 +15,12 @@ def test_at_the_first_batch_there_is_nothing_to_remedy() -> None:
 
 def test_the_base_recipe_is_there_whatever_is_asked_for() -> None:
     study = LargeBatchConfig(batch_sizes=(128, 256), remedies=("linear",), seeds=(0,))
-    assert [run.name for run in plan(study)] == ["plain-b128-s0", "linear-b256-s0"]
+    assert [run.name for run in runs_of(study)] == ["plain-b128-s0", "linear-b256-s0"]
 
 
 def test_remedies_differ_in_what_they_are_named_for_alone() -> None:
     study = LargeBatchConfig(batch_sizes=(128, 1024), seeds=(3,), epochs=8)
-    runs = {run.name: run.config for run in plan(study)}
+    runs = {run.name: run.config for run in runs_of(study)}
     linear, warm = runs["linear-b1024-s3"], runs["linear-warmup-b1024-s3"]
     assert linear.learning_rate(1024) == warm.learning_rate(1024) == pytest.approx(8 * study.lr)
     assert (linear.warmup_epochs, warm.warmup_epochs) == (0.0, 2.0)
@@ -34,7 +34,7 @@ def test_remedies_differ_in_what_they_are_named_for_alone() -> None:
 
 
 def test_a_full_study_has_five_seeds_and_all_batches() -> None:
-    runs = plan(LargeBatchConfig(full=True), 60_000)
+    runs = runs_of(LargeBatchConfig(full=True), 60_000)
     assert len(runs) == 5 * (3 + 6 * 6)
     assert {run.config.batch_size for run in runs} == {128, 512, 1024, 2048, 4096, 8192, 16384}
     assert [run.config.seed for run in runs] == sorted(run.config.seed for run in runs)
@@ -42,4 +42,4 @@ def test_a_full_study_has_five_seeds_and_all_batches() -> None:
 
 def test_a_batch_larger_than_the_data_is_refused() -> None:
     with pytest.raises(UserError, match="8192 exceeds the 4096 training samples"):
-        plan(LargeBatchConfig(train_samples=4096), 60_000)
+        runs_of(LargeBatchConfig(train_samples=4096), 60_000)

@@ -11,7 +11,7 @@ from phalanx.errors import UserError
 from phalanx.report.build import content_of
 from phalanx.report.page import write_report
 from phalanx.study.execute import PreparedStudy, execute, open_study
-from phalanx.study.own import StudyFile, keep_file, own_folder, plan, read_file
+from phalanx.study.own import StudyFile, keep_file, own_folder, read_file, runs_of
 from tests.report.made_view import check_claims, read, rows_of, table_of
 
 DOCS = Path(__file__).parents[2] / "docs" / "first_study.md"
@@ -37,7 +37,7 @@ def test_the_example_is_made_and_drawn(
     monkeypatch.setattr(sys, "executable", str(forking_python))
     file, folder = example(tmp_path), tmp_path / "study"
     study = read_file(file)
-    planned = plan(study)
+    planned = runs_of(study)
     assert len(planned) == 3 * 2 * 2 - 1
     assert planned[0].name == "seed-0-momentum-0.0-lr-0.01"
     keep_file(file, folder)
@@ -74,7 +74,7 @@ def test_without_a_program_the_axes_are_options_of_a_training(tmp_path: Path) ->
     file.write_text(
         'name = "s"\n[run]\nmodel = "mlp"\n[axes]\nseed = [0]\nbatch_size = [64, 128]\n'
     )
-    small, large = plan(read_file(file))
+    small, large = runs_of(read_file(file))
     assert (small.options["batch_size"], large.options["batch_size"]) == (64, 128)
     assert small.options["model"] == "mlp"
     assert own_folder(read_file(file), file) == own_folder(read_file(file), file)
@@ -105,6 +105,6 @@ def test_what_a_file_must_not_say(text: str, message: str, tmp_path: Path) -> No
     file.write_text(text)
     with pytest.raises(UserError, match=re.escape(message)):
         study = read_file(file)
-        plan(study)
+        runs_of(study)
         keep_file(file, tmp_path / "study")
     assert not (tmp_path / "study" / "study.toml").exists()

@@ -1,4 +1,4 @@
-"""The plan of the parallelism study: which runs, in which order, and what is left out why."""
+"""The runs of the parallelism study: which runs, in which order, and what is left out why."""
 
 from pathlib import Path
 from typing import Any
@@ -13,11 +13,11 @@ from phalanx.study.parallelism import (
     SCHEMES,
     ParallelismConfig,
     layouts,
-    plan,
-    plan_scratch,
+    runs_of,
     scratch_layouts,
+    scratch_runs,
 )
-from phalanx.study.planned import StudyPlan, TrainingRun
+from phalanx.study.run import StudyRuns, TrainingRun
 from phalanx.train.config import TrainConfig
 
 SHAPES: dict[ModelName, DataShape] = {
@@ -27,8 +27,8 @@ SHAPES: dict[ModelName, DataShape] = {
 }
 
 
-def planned(**options: Any) -> StudyPlan:
-    return plan(ParallelismConfig(**options), SHAPES)
+def planned(**options: Any) -> StudyRuns:
+    return runs_of(ParallelismConfig(**options), SHAPES)
 
 
 def configs(**options: Any) -> list[TrainConfig]:
@@ -116,20 +116,20 @@ def test_the_network_from_scratch_goes_up_to_many_workers() -> None:
 
 
 def test_a_server_is_a_rank_beside_the_workers() -> None:
-    runs = plan_scratch(ParallelismConfig(hidden=(64,), workers=(2,))).runs
+    runs = scratch_runs(ParallelismConfig(hidden=(64,), workers=(2,))).runs
     assert [run.name for run in runs] == (
         ["scratch-server-3-h64", "scratch-library-2-h64", "scratch-ring-2-h64"]
     )
 
 
 def test_more_workers_than_samples_of_a_batch_are_left_out() -> None:
-    made = plan_scratch(ParallelismConfig(workers=(2, 200)))
+    made = scratch_runs(ParallelismConfig(workers=(2, 200)))
     assert "cannot be split over 200 workers" in made.left_out["scratch-ring-200-h64"]
 
 
 def test_without_the_example_there_is_no_second_part(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("phalanx.study.parallelism.PROGRAM", Path("elsewhere", "train.py"))
-    made = plan_scratch(ParallelismConfig(workers=(2,)))
+    made = scratch_runs(ParallelismConfig(workers=(2,)))
     assert not made.runs
     reason = "there is no elsewhere/train.py here: start in a checkout of Phalanx"
     assert made.left_out["scratch-ring-2-h64"] == reason
@@ -137,5 +137,5 @@ def test_without_the_example_there_is_no_second_part(monkeypatch: pytest.MonkeyP
 
 def test_the_parts_of_the_study_are_one_plan() -> None:
     config = ParallelismConfig(ranks=(2,), dataset="digits")
-    parts = planned(ranks=(2,), dataset="digits"), plan_scratch(config)
+    parts = planned(ranks=(2,), dataset="digits"), scratch_runs(config)
     assert parallelism(config).runs == [*parts[0].runs, *parts[1].runs]

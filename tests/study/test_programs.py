@@ -11,7 +11,7 @@ from phalanx.cli.program_words import separate_program
 from phalanx.errors import RunFailedError, UserError
 from phalanx.report.folder import read_folder
 from phalanx.study.epoch_lines import EpochLines, ProgramConfig
-from phalanx.study.programs import ProgramTraining, file_state, plan_program
+from phalanx.study.programs import ProgramTraining, file_state, program_runs
 from phalanx.study.scaling import ScalingConfig
 
 BY_PHALANX = """
@@ -46,7 +46,7 @@ def test_runs_are_made_seed_after_seed(tmp_path: Path) -> None:
     program = tmp_path / "my train.py"
     program.write_text(BY_PHALANX)
     study = ScalingConfig(seeds=(0, 1), ranks=(2,), threads=(1,), strategies=("sequential", "mpi"))
-    runs = plan_program(study, f"'{program}' --epochs 3", None, cores=2)
+    runs = program_runs(study, f"'{program}' --epochs 3", None, cores=2)
     assert [run.name for run in runs] == [
         "my-train-sequential-1t-s0", "my-train-mpi-2x1-s0",
         "my-train-sequential-1t-s1", "my-train-mpi-2x1-s1",
@@ -71,7 +71,7 @@ def test_options_that_do_not_fit(
     study: ScalingConfig, words: str, pattern: str | None, message: str
 ) -> None:
     with pytest.raises(UserError, match=message):
-        plan_program(study, words, pattern, cores=2)
+        program_runs(study, words, pattern, cores=2)
 
 
 def test_what_follows_program_is_one_word() -> None:

@@ -1,15 +1,15 @@
-"""The plan of the scaling study: which runs, in which order, under which names."""
+"""The runs of the scaling study: which runs, in which order, under which names."""
 
 import pytest
 
 from phalanx.errors import UserError
 from phalanx.jobs.allocation import THIS_MACHINE, Allocation, Node
-from phalanx.study.planned import environment_of
+from phalanx.study.run import environment_of
 from phalanx.study.scaling import (
     ScalingConfig,
     larger_study_hint,
     layouts,
-    plan,
+    runs_of,
     spread,
 )
 from phalanx.train.run import complete, setting_of
@@ -34,12 +34,12 @@ def test_the_layouts_on_two_cores() -> None:
 def test_a_quick_study_stays_small_on_any_machine(cores: int, ranks: list[int]) -> None:
     found = [one[:3] for one in layouts(ScalingConfig(), cores)]
     assert [number for strategy, number, _ in found if strategy == "mpi"] == ranks
-    assert len(plan(ScalingConfig(), cores)) <= 2 * 3 * (2 + 2 * len(ranks))
+    assert len(runs_of(ScalingConfig(), cores)) <= 2 * 3 * (2 + 2 * len(ranks))
 
 
 def test_five_epochs_are_timed_and_runs_repeated_seed_after_seed() -> None:
     """What is compared is made in turn, and again in turn."""
-    runs = plan(ScalingConfig(), cores=2)
+    runs = runs_of(ScalingConfig(), cores=2)
     assert all(run.config.epochs >= 6 for run in runs), "the first is warm-up"
     seeds = [run.config.seed for run in runs]
     assert seeds == sorted(seeds)
@@ -55,14 +55,14 @@ def test_what_a_longer_run_would_add_is_said() -> None:
 
 def test_every_combination_is_planned_once() -> None:
     study = ScalingConfig(ranks=(1, 3), threads=(2,), batch_sizes=(64, 128), seeds=(0, 1))
-    names = [run.name for run in plan(study, cores=2)]
+    names = [run.name for run in runs_of(study, cores=2)]
     assert len(names) == len(set(names)) == 2 * 2 * 2 * (1 + 2 + 2)
     assert names[0] == "mlp-sequential-2t-b64-s0"
     assert "cnn-gloo-3x1-b128-s1" in names
 
 
 def test_what_is_compared_differs_in_the_layout_alone() -> None:
-    runs = [run.config for run in plan(ScalingConfig(models=("rnn",), seeds=(0,)), cores=2)]
+    runs = [run.config for run in runs_of(ScalingConfig(models=("rnn",), seeds=(0,)), cores=2)]
     same = {
         (c.model, c.seed, c.epochs, c.batch_size, c.train_samples, c.lr, c.optimizer) for c in runs
     }
@@ -70,14 +70,14 @@ def test_what_is_compared_differs_in_the_layout_alone() -> None:
 
 
 def test_full_takes_all_samples() -> None:
-    quick, full = (plan(ScalingConfig(full=full), cores=1)[0].config for full in (False, True))
+    quick, full = (runs_of(ScalingConfig(full=full), cores=1)[0].config for full in (False, True))
     assert quick.train_samples is not None
     assert full.train_samples is None
 
 
 def test_a_batch_that_the_ranks_cannot_share_is_refused_before_anything_runs() -> None:
     with pytest.raises(UserError, match="--batch-size 2 is the global batch size, but there are 4"):
-        plan(ScalingConfig(full=True, batch_sizes=(2,)), cores=2)
+        runs_of(ScalingConfig(full=True, batch_sizes=(2,)), cores=2)
 
 
 def test_ranks_are_spread_over_nodes() -> None:
@@ -102,7 +102,7 @@ def test_ranks_are_spread_over_nodes() -> None:
 def test_a_run_on_nodes_is_named_after_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PHALANX_HOSTS", "a:1,b:1")
     study = ScalingConfig(models=("mlp",), seeds=(0,), nodes=(2,), strategies=("sequential", "mpi"))
-    alone, first, *_ = plan(study, cores=1)
+    alone, first, *_ = runs_of(study, cores=1)
     assert (alone.environment, first.environment) == ({}, {"PHALANX_HOSTS": "a:1,b:1"})
     assert first.name == "mlp-mpi-2x1-2n-b128-s0"
     with environment_of(first.environment):

@@ -1,4 +1,4 @@
-"""The plan of the survival study."""
+"""The runs of the survival study."""
 
 from dataclasses import replace
 
@@ -6,7 +6,7 @@ import pytest
 
 from phalanx.errors import UserError
 from phalanx.study import survival
-from phalanx.study.survival import WAYS, SurvivalConfig, SurvivalRun, plan
+from phalanx.study.survival import WAYS, SurvivalConfig, SurvivalRun, runs_of
 
 
 @pytest.fixture
@@ -16,7 +16,7 @@ def every_mpi_can(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("every_mpi_can")
 def test_runs_of_a_seed_differ_in_faults_and_checkpoints_alone() -> None:
-    runs = plan(SurvivalConfig(seeds=(0, 3))).runs
+    runs = runs_of(SurvivalConfig(seeds=(0, 3))).runs
     assert [run.name for run in runs] == [f"{way}-s{seed}" for seed in (0, 3) for way in WAYS]
     assert [run.options["inject"] for run in runs[len(WAYS) :]] == [
         "", "kill:15:3", "stop:15:3:never", "kill:15:3", "terminate:15:3",
@@ -29,7 +29,7 @@ def test_runs_of_a_seed_differ_in_faults_and_checkpoints_alone() -> None:
 
 @pytest.mark.usefixtures("every_mpi_can")
 def test_a_quick_study_is_short() -> None:
-    runs = plan(SurvivalConfig(quick=True)).runs
+    runs = runs_of(SurvivalConfig(quick=True)).runs
     assert [run.name for run in runs] == [f"{way}-s0" for way in WAYS]
     assert runs[1].options["inject"] == "kill:4:0"
     assert (runs[1].options["spares"], runs[1].mpi_ranks) == (4, 8)
@@ -43,11 +43,11 @@ def test_an_mpi_that_ends_all_ranks_leaves_a_way_out(monkeypatch: pytest.MonkeyP
             raise UserError("--survive: MPICH ends all ranks when one dies")
 
     monkeypatch.setattr(SurvivalRun, "check", check)
-    planned = plan(SurvivalConfig(seeds=(0,)))
+    planned = runs_of(SurvivalConfig(seeds=(0,)))
     assert [run.name for run in planned.runs] == [
         "undisturbed-s0", "restarts-s0", "preemption-s0",
     ]  # fmt: skip
     why = "--survive: MPICH ends all ranks when one dies"
     assert planned.left_out == {"in-place": why, "stops": why}
     with pytest.raises(UserError, match="there is nothing to run: --survive: MPICH"):
-        plan(SurvivalConfig(ways=("in-place",)))
+        runs_of(SurvivalConfig(ways=("in-place",)))

@@ -78,13 +78,13 @@ class CollectiveBenchmark:
     def run(self) -> None:
         """Measure all cases. Collective."""
         config, world = self._config, self._world
-        planned = cases(
+        wanted = cases(
             config.chosen_collectives,
             config.sizes_bytes,
             itemsize=self._params.dtype.itemsize,
             ranks=self._params.ranks,
         )
-        largest_bytes, total = max(case.num_bytes for case in planned), len(planned) + 1
+        largest_bytes, total = max(case.num_bytes for case in wanted), len(wanted) + 1
         with open_paths(config, world, self._params) as paths:
             self._records.add(
                 JoinedEvent,
@@ -100,9 +100,9 @@ class CollectiveBenchmark:
             self._measure_machine(largest_bytes)
             # Rank 0 decides, since nodes may differ in cores.
             calls_a_time = world.share(config.calls_a_time(world.local_size, world.settings.cores))
-            for number, case in enumerate(planned, 1):
+            for number, case in enumerate(wanted, 1):
                 self._announce(number, total, f"{case.collective} {case.num_bytes}")
-                self._measure_case(case, paths, config.seconds / len(planned), calls_a_time)
+                self._measure_case(case, paths, config.seconds / len(wanted), calls_a_time)
             # Again, since other programs may have disturbed the first time.
             self._measure_machine(largest_bytes)
             gc.enable()

@@ -74,7 +74,7 @@ class Senders(NamedTuple):
     """Bytes that each rank sends for each window, (ranks, windows)."""
 
 
-class GatherPlan(NamedTuple):
+class GatherLayout(NamedTuple):
     """Shards that a rank sends, and how much comes from others."""
 
     specs: Mapping[str, Spec]
@@ -92,9 +92,9 @@ def gather_objects(group: Group | None, value: T) -> Iterable[T]:
     return [value] if group is None else group.gather_objects(value)
 
 
-def make_gather_plan(
+def make_gather_layout(
     group: Group | None, local: Mapping[str, LocalBox], split: Split
-) -> GatherPlan:
+) -> GatherLayout:
     """Decide on rank 0 which rank sends each shard. Collective: p - 1 messages to rank 0, and a
     broadcast.
 
@@ -116,7 +116,7 @@ def make_gather_plan(
     sent = {
         name: box for (name, box), is_sent in zip(local.items(), are_sent, strict=True) if is_sent
     }
-    return GatherPlan(found.specs, split(found.specs), sent, found.num_bytes)
+    return GatherLayout(found.specs, split(found.specs), sent, found.num_bytes)
 
 
 def choose_senders(rows: Iterable[RankBoxes], split: Split) -> Senders:
@@ -182,7 +182,7 @@ def _incomplete(name: str, spec: Spec, ranks: Sequence[int], counts: Sequence[in
 
 def assemble(
     group: Group | None,
-    plan: GatherPlan,
+    layout: GatherLayout,
     window_of: Mapping[int, int],
     local: Mapping[str, Tensor],
 ) -> dict[str, Tensor]:
@@ -195,13 +195,13 @@ def assemble(
     rank, size = (0, 1) if group is None else (group.rank, group.size)
     full: dict[str, Tensor] = {}
     if rank in window_of:
-        full = {n: _begin(plan, n, local.get(n)) for n in plan.windows[window_of[rank]]}
+        full = {n: _begin(layout, n, local.get(n)) for n in layout.windows[window_of[rank]]}
     for distance in range(1, size):
         dest, source = (rank + distance) % size, (rank - distance) % size
         outgoing: Iterator[Bytes] = iter(())
-        if dest in window_of and (total := int(plan.num_bytes[rank, window_of[dest]])):
-            outgoing = packed(_shards(plan, window_of[dest], local), total)
-        incoming = int(plan.num_bytes[source, window_of[rank]]) if rank in window_of else 0
+        if dest in window_of and (total := int(layout.num_bytes[rank, window_of[dest]])):
+            outgoing = packed(_shards(layout, window_of[dest], local), total)
+        incoming = int(layout.num_bytes[source, window_of[rank]]) if rank in window_of else 0
         assert group is not None
         messages = _transfer(group, outgoing, dest, incoming, source)
         if incoming:
@@ -211,9 +211,9 @@ def assemble(
     return full
 
 
-def _begin(plan: GatherPlan, name: str, own: Tensor | None) -> Tensor:
+def _begin(layout: GatherLayout, name: str, own: Tensor | None) -> Tensor:
     """Return a full tensor with this rank's shard of it: that itself, where it is all."""
-    spec, box = plan.specs[name], plan.sent.get(name)
+    spec, box = layout.specs[name], layout.sent.get(name)
     if box is not None and own is not None and box.sizes == spec.shape:
         return own
     full = _empty(spec.shape, spec.dtype)
@@ -222,11 +222,11 @@ def _begin(plan: GatherPlan, name: str, own: Tensor | None) -> Tensor:
     return full
 
 
-def _shards(plan: GatherPlan, window: int, local: Mapping[str, Tensor]) -> Iterator[Bytes]:
+def _shards(layout: GatherLayout, window: int, local: Mapping[str, Tensor]) -> Iterator[Bytes]:
     """Yield the place and the values of each shard of a window that this rank sends."""
-    for number, name in enumerate(plan.windows[window]):
-        if name in plan.sent:
-            box = plan.sent[name]
+    for number, name in enumerate(layout.windows[window]):
+        if name in layout.sent:
+            box = layout.sent[name]
             yield np.array([number, *box.offsets, *box.sizes], np.int64).view(np.uint8)
             yield _bytes(local[name])
 
@@ -345,7 +345,7 @@ def gathered_by_name(
         name: LocalBox(Spec.of(one).code, tuple(one.shape), (0,) * one.dim(), tuple(one.shape))
         for name, one in own.items()
     }
-    plan = make_gather_plan(group, boxes, lambda specs: in_windows(specs, sorted(specs)))
+    layout = make_gather_layout(group, boxes, lambda specs: in_windows(specs, sorted(specs)))
     held = {name: tensor.detach().contiguous() for name, tensor in own.items()}
-    for window in range(len(plan.windows)):
-        yield from assemble(group, plan, {0: window}, held).items()
+    for window in range(len(layout.windows)):
+        yield from assemble(group, layout, {0: window}, held).items()

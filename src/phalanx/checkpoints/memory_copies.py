@@ -32,7 +32,7 @@ from phalanx.checkpoints.writer import StateWriter, gather_files
 from phalanx.comm.file_copies import send_files
 from phalanx.comm.shared_folder import gather_text
 from phalanx.errors import UserError
-from phalanx.jobs.memory_copies import OPTION, CopyPlan, copy_plan, valid_copies
+from phalanx.jobs.memory_copies import OPTION, CopySettings, copy_settings, valid_copies
 from phalanx.jobs.node_copies import is_private, remove_abandoned
 from phalanx.parallel.local import Local
 from phalanx.parallel.run_group import RunGroup
@@ -44,10 +44,12 @@ SHARE_OF_FREE = 0.5
 """Largest share of the free memory for a copy: the ranks' own messages need some."""
 
 
-def folder_for(plan: CopyPlan, checkpoint_dir: Path) -> Path:
+def folder_for(settings: CopySettings, checkpoint_dir: Path) -> Path:
     """Return the folder of the copies of the checkpoints in `checkpoint_dir`: a program may train
     more than once."""
-    return plan.folder / hashlib.sha256(str(checkpoint_dir.absolute()).encode()).hexdigest()[:16]
+    return (
+        settings.folder / hashlib.sha256(str(checkpoint_dir.absolute()).encode()).hexdigest()[:16]
+    )
 
 
 @dataclass(kw_only=True)
@@ -78,8 +80,8 @@ class MemoryCopies(StateWriter):
 
         Raises: UserError for a strategy whose results they would change.
         """
-        plan = copy_plan(os.environ)
-        if plan is None:
+        settings = copy_settings(os.environ)
+        if settings is None:
             return None
         if isinstance(strategy, Local):
             raise UserError(
@@ -87,8 +89,8 @@ class MemoryCopies(StateWriter):
                 "before each copy, so copies by a clock would change the results; leave it out"
             )
         return cls(
-            folder=folder_for(plan, checkpoint_dir),
-            every_s=plan.every_s,
+            folder=folder_for(settings, checkpoint_dir),
+            every_s=settings.every_s,
             strategy=strategy,
             manifest=manifest,
             shapes=shapes,
@@ -220,10 +222,10 @@ def find_copy(
     Rank 0's node gets one that it lacks, and all nodes lose the others.
     further_than: position of that on the disk, on rank 0.
     """
-    plan, valid = copy_plan(os.environ), valid_copies(os.environ)
-    if plan is None or not valid:
+    settings, valid = copy_settings(os.environ), valid_copies(os.environ)
+    if settings is None or not valid:
         return None
-    folder = folder_for(plan, checkpoint_dir)
+    folder = folder_for(settings, checkpoint_dir)
     own = _newest_here(folder, valid)
     rows = gather_text(group, msgspec.json.encode([own, further_than]).decode())
     seen = [msgspec.json.decode(row, type=tuple[_Copy, tuple[int, int]]) for row in rows]

@@ -22,18 +22,21 @@ from phalanx.checkpoints.tensor_file import Spec, TensorFile, in_file_order
 from phalanx.gradients.reducer import RankLocalState
 from phalanx.parallel.strategy import Strategy
 
+BUCKETS = "plan"
+"""Key of a rank's file for the parameters' numbers in each bucket, as in every file so far."""
+
 
 class _StateSpec(NamedTuple):
     """A rank's state without its values."""
 
     words: str
-    plan: list[list[int]]
+    bucket_members: list[list[int]]
     specs: dict[str, Spec]
     """Specs of the tensors, in the order of the file."""
 
     def file(self, rank: int, tensors: Iterable[Tensor]) -> TensorFile:
         """Return the file of a rank. tensors: in the order of the file."""
-        words = {"words": self.words, "plan": json.dumps(self.plan)}
+        words = {"words": self.words, BUCKETS: json.dumps(self.bucket_members)}
         return TensorFile(rank_state_file(rank), self.specs, tensors, words)
 
 
@@ -48,7 +51,7 @@ def gather_rank_state(strategy: Strategy, *, is_shared: bool) -> list[TensorFile
     group, rank = strategy.group.checkpoint_group(), strategy.rank
     specs = {name: Spec.of(tensor) for name, tensor in state.tensors.items()}
     specs = {name: specs[name] for name in in_file_order(specs)}
-    own = _StateSpec(state.name, state.plan, specs)
+    own = _StateSpec(state.name, state.bucket_members, specs)
     file = own.file(rank, [state.tensors[name] for name in specs])
     if is_shared or group is None:
         return [file]
@@ -84,7 +87,7 @@ def load_rank_state(checkpoint: Path, manifest: Manifest, strategy: Strategy) ->
 
 def _read(file: Path) -> RankLocalState:
     metadata = _metadata(file)
-    return RankLocalState(metadata["words"], json.loads(metadata["plan"]), load_file(file))
+    return RankLocalState(metadata["words"], json.loads(metadata[BUCKETS]), load_file(file))
 
 
 def _metadata(file: Path) -> dict[str, str]:

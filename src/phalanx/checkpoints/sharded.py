@@ -19,7 +19,7 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from phalanx.checkpoints.checkpoint import model_tensors, stored_name
-from phalanx.checkpoints.gathering import GatherPlan, LocalBox, assemble, make_gather_plan
+from phalanx.checkpoints.gathering import GatherLayout, LocalBox, assemble, make_gather_layout
 from phalanx.checkpoints.manifest import MODEL_FILE, OPTIMIZER_FILE, Manifest, verify
 from phalanx.checkpoints.tensor_file import (
     CheckpointFile,
@@ -53,20 +53,20 @@ def gather_sharded(
     group = strategy.group.checkpoint_group()
     size, files, writers = strategy.size, list[CheckpointFile](), {0}
     for name, parts in parts_of.items():
-        plan = make_gather_plan(group, _local_boxes(parts), _in_files)
+        layout = make_gather_layout(group, _local_boxes(parts), _in_files)
         if name == MODEL_FILE:
-            _check_shapes(plan, shapes)
+            _check_shapes(layout, shapes)
         local = {key: _plain(part) for key, part in parts.items()}
-        names = file_names(name, len(plan.windows))
+        names = file_names(name, len(layout.windows))
         ranks = writers_of(len(names), size if is_shared else 1, size)
         writers |= set(ranks)
         for first in range(0, len(names), len(ranks)):
             window_of = dict(zip(ranks, range(first, len(names)), strict=False))
             if (window := window_of.get(strategy.rank)) is None:
-                files.append(SentParts(partial(assemble, group, plan, window_of, local)))
+                files.append(SentParts(partial(assemble, group, layout, window_of, local)))
                 continue
-            specs = {key: plan.specs[key] for key in plan.windows[window]}
-            tensors = _tensors(group, plan, window_of, local)
+            specs = {key: layout.specs[key] for key in layout.windows[window]}
+            tensors = _tensors(group, layout, window_of, local)
             files.append(TensorFile(names[window], specs, tensors))
     return files, writers
 
@@ -84,12 +84,12 @@ def _in_files(specs: Mapping[str, Spec]) -> list[list[str]]:
 
 def _tensors(
     group: Group | None,
-    plan: GatherPlan,
+    layout: GatherLayout,
     window_of: Mapping[int, int],
     local: Mapping[str, Tensor],
 ) -> Iterator[Tensor]:
     """Yield the tensors of this rank's window, which are assembled when the first is asked for."""
-    full = assemble(group, plan, window_of, local)
+    full = assemble(group, layout, window_of, local)
     for name in list(full):
         yield full.pop(name)
 
@@ -146,9 +146,9 @@ def _plain(part: Tensor) -> Tensor:
     return local_shard(part).contiguous()
 
 
-def _check_shapes(plan: GatherPlan, shapes: Shapes) -> None:
+def _check_shapes(layout: GatherLayout, shapes: Shapes) -> None:
     """Raise RuntimeError before anything is written that is not the model."""
-    found = {name: spec.shape for name, spec in plan.specs.items()}
+    found = {name: spec.shape for name, spec in layout.specs.items()}
     wrong = [n for n in {**found, **shapes} if found.get(n) != shapes.get(n)]
     if wrong:
         raise RuntimeError(

@@ -61,7 +61,7 @@ def machine(
     sizes
         Bytes of the sums, such as 64KB,1MB,25MB.
     price_per_node_hour
-        Price of a node, for the costs of a plan.
+        Price of a node, for the costs that `phalanx plan` shows.
     overwrite
         Write over a file that exists.
     """

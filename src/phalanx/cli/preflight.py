@@ -17,7 +17,7 @@ from phalanx.jobs.allocation import allocation
 from phalanx.jobs.installation import MpiInstallation, find_mpi
 
 if TYPE_CHECKING:  # few commands start ranks on nodes
-    from phalanx.doctor.nodes.plan import NodePlan
+    from phalanx.doctor.nodes.requirements import NodeRequirements
 
 Preflight = Annotated[
     bool,
@@ -42,11 +42,11 @@ def preflight_nodes(ranks: int, console: Console, *, folders: Paths) -> None:
     networks that do not lead to all nodes, by variables of this process.
     Raises: UserError naming each node that cannot run them, and the mend.
     """
-    planned = _plan(ranks, folders)
-    if planned is not None:
+    needed = _required(ranks, folders)
+    if needed is not None:
         from phalanx.doctor.nodes.preflight import examine_nodes
 
-        found = examine_nodes(*planned)
+        found = examine_nodes(*needed)
         found.show(partial(console.print, markup=False))
         os.environ.update(found.variables)
 
@@ -68,29 +68,29 @@ def preflight_beside(
     Yields: a function that the block, the job of these ranks, calls again and again; it prints the
     lines, and raises UserError where ranks do not meet.
     """
-    planned = _plan(ranks, folders, files, data) if is_wanted else None
-    if planned is None:
+    needed = _required(ranks, folders, files, data) if is_wanted else None
+    if needed is None:
         yield lambda: None
         return
     from phalanx.doctor.nodes.preflight import examined_beside
 
     with examined_beside(
-        *planned, lambda line: console.print(f"{prefix}{line}", markup=False)
+        *needed, lambda line: console.print(f"{prefix}{line}", markup=False)
     ) as check:
         yield check
 
 
-def _plan(
+def _required(
     ranks: int, folders: Paths, files: Paths = (), data: Paths = ()
-) -> tuple[NodePlan, MpiInstallation] | None:
+) -> tuple[NodeRequirements, MpiInstallation] | None:
     """Return the nodes with what they must have, and the MPI; None where no rank leaves this
     machine."""
     if not allocation(os.environ).nodes:
         return None
-    from phalanx.doctor.nodes.plan import plan_nodes
     from phalanx.doctor.nodes.preflight import needs_preflight
+    from phalanx.doctor.nodes.requirements import node_requirements
 
     mpi = find_mpi(os.environ)
     given = {"folders": folders, "files": files, "data": data}
-    plan = plan_nodes(ranks, mpi, os.environ, cwd=Path.cwd(), **given)
-    return (plan, mpi) if needs_preflight(plan) else None
+    required = node_requirements(ranks, mpi, os.environ, cwd=Path.cwd(), **given)
+    return (required, mpi) if needs_preflight(required) else None

@@ -39,10 +39,10 @@ from phalanx.study.compression import CompressionConfig
 from phalanx.study.execute import PreparedStudy, execute, is_done, open_study, set_aside
 from phalanx.study.large_batch import LargeBatchConfig
 from phalanx.study.own import keep_file, own_folder, read_file
-from phalanx.study.own import plan as plan_own
-from phalanx.study.parallelism import ParallelismConfig, plan_scratch
-from phalanx.study.planned import PlannedRun, StudyPlan, named_hosts, own_command, study_folder
-from phalanx.study.programs import file_state, plan_program
+from phalanx.study.own import runs_of as own_runs
+from phalanx.study.parallelism import ParallelismConfig, scratch_runs
+from phalanx.study.programs import file_state, program_runs
+from phalanx.study.run import StudyRun, StudyRuns, named_hosts, own_command, study_folder
 from phalanx.study.scaling import ScalingConfig
 from phalanx.study.survival import SurvivalConfig
 from phalanx.train.options import DatasetName
@@ -111,7 +111,7 @@ def study_command(prepare: Prepare) -> Prepare:
     return prepare
 
 
-def on_data_set(kind: str, config: Any, runs: Sequence[PlannedRun], **more: Any) -> PreparedStudy:
+def on_data_set(kind: str, config: Any, runs: Sequence[StudyRun], **more: Any) -> PreparedStudy:
     """Return a study of one data set, which the folder's name and a printed line name."""
     choice = resolve(config.dataset, config.data_root)
     return PreparedStudy(
@@ -150,10 +150,10 @@ def own(
     study, console = read_file(file), new_console(json_)
     take_hosts(hosts, hostfile, console)
     folder = study_dir or own_folder(study, file)
-    planned = plan_own(study)
+    runs = own_runs(study)
     keep_file(file, folder)
     data = [file_state(study.program)] if study.program else []
-    prepared = PreparedStudy(kind=study.name, folder=folder, runs=planned, data=data)
+    prepared = PreparedStudy(kind=study.name, folder=folder, runs=runs, data=data)
     run_study(prepared, console, preflight=preflight, json_=json_)
 
 
@@ -182,11 +182,11 @@ def scaling(config: ScalingConfig) -> PreparedStudy:
         return PreparedStudy(
             kind="scaling",
             folder=study_folder(config, "scaling", "program", found=state),
-            runs=plan_program(config, config.program, config.epoch_pattern, cores),
+            runs=program_runs(config, config.program, config.epoch_pattern, cores),
             data=[file_state(config.program)],
         )
     hint = scaling_study.larger_study_hint(config, cores)
-    return on_data_set("scaling", config, scaling_study.plan(config, cores), hint=hint)
+    return on_data_set("scaling", config, scaling_study.runs_of(config, cores), hint=hint)
 
 
 @study_command
@@ -205,7 +205,7 @@ def compression(config: CompressionConfig) -> PreparedStudy:
 
         phalanx study compression --links 10Gbit/s 1Gbit/s,1ms --ranks 4 --epochs 5
     """
-    return on_data_set("compression", config, compression_study.plan(config))
+    return on_data_set("compression", config, compression_study.runs_of(config))
 
 
 @study_command
@@ -224,7 +224,7 @@ def large_batch(config: LargeBatchConfig) -> PreparedStudy:
 
         phalanx study large-batch --batch-sizes 128 4096 --remedies plain linear-warmup --seeds 0 1
     """
-    runs = large_batch_study.plan(config, NUM_TRAIN_SAMPLES)
+    runs = large_batch_study.runs_of(config, NUM_TRAIN_SAMPLES)
     # A run that has diverged would diverge again: it is a result.
     make_runs = partial(execute, is_there=partial(is_done, also=has_diverged))
     return on_data_set("large-batch", config, runs, make_runs=make_runs)
@@ -248,11 +248,11 @@ def parallelism(config: ParallelismConfig) -> PreparedStudy:
         phalanx study parallelism --schemes sequential ring zero-3 --ranks 4 --no-scratch
     """
     choices = {model: resolve(_data_of(model, config), config.data_root) for model in config.models}
-    planned = parallelism_study.plan(config, {model: c.shape for model, c in choices.items()})
-    second = plan_scratch(config) if config.scratch else StudyPlan()
+    grid = parallelism_study.runs_of(config, {model: c.shape for model, c in choices.items()})
+    second = scratch_runs(config) if config.scratch else StudyRuns()
     names = [choice.name for choice in choices.values()]
 
-    def make_runs(folder: Path, runs: Sequence[PlannedRun], console: Console) -> int:
+    def make_runs(folder: Path, runs: Sequence[StudyRun], console: Console) -> int:
         failed = execute(folder, runs, console)
         if config.algorithms_s and max(config.ranks) > 1:
             failed += measure_algorithms(folder, max(config.ranks), config.algorithms_s, console)
@@ -261,10 +261,10 @@ def parallelism(config: ParallelismConfig) -> PreparedStudy:
     return PreparedStudy(
         kind="parallelism",
         folder=study_folder(config, "parallelism", found=names),
-        runs=[*planned.runs, *second.runs],
+        runs=[*grid.runs, *second.runs],
         reasons=list(dict.fromkeys(f"data set: {choice.reason}" for choice in choices.values())),
         data=names,
-        left_out={**planned.left_out, **second.left_out},
+        left_out={**grid.left_out, **second.left_out},
         make_runs=make_runs,
     )
 
@@ -287,8 +287,8 @@ def survival(config: SurvivalConfig) -> PreparedStudy:
 
         phalanx study survival --fault-s 15 --seeds 0 1 2
     """
-    planned = survival_study.plan(config)
-    return on_data_set("survival", config, planned.runs, left_out=planned.left_out)
+    grid = survival_study.runs_of(config)
+    return on_data_set("survival", config, grid.runs, left_out=grid.left_out)
 
 
 def measure_algorithms(study: Path, ranks: int, time_s: float, console: Console) -> int:

@@ -20,8 +20,8 @@ from phalanx.records.io import IoBench
 from phalanx.records.schema import JobRecord
 from phalanx.report.format import amount
 from phalanx.study.execute import PreparedStudy, execute
-from phalanx.study.io import KIND, IoStudyConfig, plan
-from phalanx.study.planned import PlannedRun, own_command, study_folder
+from phalanx.study.io import KIND, IoStudyConfig, runs_of
+from phalanx.study.run import StudyRun, own_command, study_folder
 
 
 def io(
@@ -47,19 +47,19 @@ def io(
     names = (Path(name).stem for name in config.profiles)
     folder = study_folder(config, KIND, *names)
     data = config.data_dir or folder / "data"
-    planned = [
+    runs = [
         # Runs share the data, so it is kept between them.
         IoRun(name=name, config=IoConfig(**options, data_dir=data, keep=True))
-        for name, options in plan(config).items()
+        for name, options in runs_of(config).items()
     ]
-    most = max(run.num_bytes for run in planned)
+    most = max(run.num_bytes for run in runs)
     where = f"; data in {data}: {amount(most)} at a time, removed at the end"
-    study = PreparedStudy(kind=KIND, folder=folder, runs=planned, where=where, make_runs=_measure)
+    study = PreparedStudy(kind=KIND, folder=folder, runs=runs, where=where, make_runs=_measure)
     run_study(study, new_console())
 
 
 @dataclass(frozen=True, kw_only=True)
-class IoRun(PlannedRun):
+class IoRun(StudyRun):
     """One `phalanx bench io` of the study."""
 
     record: ClassVar[type[JobRecord]] = IoBench

@@ -18,8 +18,8 @@ from phalanx.comm.wait import WaitPolicy
 from phalanx.comm.world import World
 from phalanx.gradients.buckets import (
     LAST_BUCKET_DIVISOR,
+    assign_buckets,
     largest_bytes,
-    plan_buckets,
 )
 from phalanx.gradients.comm_thread import CommTasks, CompletedTask, times_of
 from phalanx.gradients.compression.backends import GroupBackend
@@ -107,7 +107,9 @@ class BucketedGradReducer(GradReducer):
 
     @property
     def name(self) -> str:
-        return self._algorithm_of(*max(map(self._values_of, self.plan()), key=lambda v: v[0]))
+        return self._algorithm_of(
+            *max(map(self._values_of, self.bucket_members()), key=lambda v: v[0])
+        )
 
     def begin(self) -> None:
         self.is_open = True
@@ -143,18 +145,20 @@ class BucketedGradReducer(GradReducer):
         for group in (self._group, *self._subgroups):
             group.fail(reason)
 
-    def plan(self) -> list[list[int]]:
+    def bucket_members(self) -> list[list[int]]:
         """Return the parameter numbers of each bucket; a guess before the first block has ended."""
         numbers = {parameter: number for number, parameter in enumerate(self._parameters)}
         if self._buckets:
             return [[numbers[p] for p in bucket.parameters] for bucket in self._buckets]
-        return self._plan_for(range(len(self._parameters) - 1, -1, -1))  # backward goes backwards
+        return self._members_for(
+            range(len(self._parameters) - 1, -1, -1)
+        )  # backward goes backwards
 
     def expected_traffic(self) -> Traffic:
         """Return the traffic of all buckets; before the first block, as they most likely will
         be."""
         rank, size, traffic = self._group.rank, self._group.size, list[Traffic]()
-        for numbers in self.plan():
+        for numbers in self.bucket_members():
             parameters = [self._parameters[number] for number in numbers]
             if not isinstance(self._compressor, Uncompressed):
                 shapes = [parameter.shape for parameter in parameters]
@@ -173,18 +177,18 @@ class BucketedGradReducer(GradReducer):
         """Return the compressor's state, and the buckets to which it belongs."""
         if not self._compressor.has_state:
             return None
-        plan = self.plan() if self._buckets else []
-        return RankLocalState(self._compressor.state_name, plan, self._compressor.state_dict())
+        members = self.bucket_members() if self._buckets else []
+        return RankLocalState(self._compressor.state_name, members, self._compressor.state_dict())
 
     def load_rank_local_state(self, state: RankLocalState) -> bool:
-        order = [number for bucket in state.plan for number in bucket]
+        order = [number for bucket in state.bucket_members for number in bucket]
         fits = (
             state.name == self._compressor.state_name
             and sorted(order) == list(range(len(self._parameters)))
-            and self._plan_for(order) == state.plan
+            and self._members_for(order) == state.bucket_members
         )
         if fits:
-            self._make_buckets(state.plan)
+            self._make_buckets(state.bucket_members)
             self._compressor.load_state_dict(state.tensors)
         return fits
 
@@ -210,8 +214,8 @@ class BucketedGradReducer(GradReducer):
         count = sum(self._parameters[number].numel() for number in numbers)
         return count, dtype_of(self._parameters[numbers[0]].dtype)
 
-    def _plan_for(self, order: Sequence[int]) -> list[list[int]]:
-        return plan_buckets(
+    def _members_for(self, order: Sequence[int]) -> list[list[int]]:
+        return assign_buckets(
             [p.nbytes for p in self._parameters],
             [str(p.dtype) for p in self._parameters],
             order,
@@ -227,10 +231,10 @@ class BucketedGradReducer(GradReducer):
         ready_order = self._group.share([numbers[p] for p in dict.fromkeys(self._ready_order)])
         self._group.traffic = traffic
         unused = sorted(set(numbers.values()).difference(ready_order))
-        self._make_buckets(self._plan_for([*ready_order, *unused]))
+        self._make_buckets(self._members_for([*ready_order, *unused]))
 
-    def _make_buckets(self, plan: Sequence[Sequence[int]]) -> None:
-        members = [[self._parameters[number] for number in numbers] for numbers in plan]
+    def _make_buckets(self, numbers_of: Sequence[Sequence[int]]) -> None:
+        members = [[self._parameters[number] for number in numbers] for numbers in numbers_of]
         self._buckets = make_buckets(members, visible_memory(self._group))
         self._order = BucketOrder(members)
         for bucket in self._buckets:

@@ -16,7 +16,7 @@ LAST_BUCKET_DIVISOR = 8
 """The last bucket, which cannot be hidden, is at most this fraction of the others: 1/8."""
 
 
-def plan_buckets(
+def assign_buckets(
     num_bytes: Sequence[int],
     kinds: Sequence[str],
     order: Sequence[int],

@@ -44,7 +44,7 @@ class RankLocalState(NamedTuple):
 
     name: str
     """Name of what has this state; it fits nothing of another name."""
-    plan: list[list[int]]
+    bucket_members: list[list[int]]
     """The parameters' numbers in each bucket."""
     tensors: dict[str, Tensor]
 

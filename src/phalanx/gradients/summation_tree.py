@@ -122,7 +122,7 @@ class Exchange(NamedTuple):
 
 
 @lru_cache(maxsize=64)
-def plan_exchange(
+def schedule_exchange(
     owners: tuple[tuple[int, ...], ...], leaves: frozenset[int], num_leaves: int
 ) -> Exchange:
     """owners: the leaves of each rank. leaves: those that have samples. Pure."""

@@ -18,12 +18,12 @@ from phalanx.gradients.bucketed_reducer import (
     DURING_BACKWARD,
     largest_bytes_of,
 )
-from phalanx.gradients.buckets import LAST_BUCKET_DIVISOR, plan_buckets
+from phalanx.gradients.buckets import LAST_BUCKET_DIVISOR, assign_buckets
 from phalanx.gradients.comm_thread import CommTasks, times_of
 from phalanx.gradients.division import Division
 from phalanx.gradients.gradient_buckets import BucketOrder
 from phalanx.gradients.reducer import GradReducer, ReduceTimes, SummedLoss, dense_gradient
-from phalanx.gradients.summation_tree import Exchange, Subtree, SummationTree, plan_exchange
+from phalanx.gradients.summation_tree import Exchange, Subtree, SummationTree, schedule_exchange
 from phalanx.gradients.tree_vector import (
     MessageTreeVector,
     SharedTreeVector,
@@ -99,11 +99,11 @@ class TreeReducer(GradReducer):
     def rejoin(self, world: World) -> None:
         self._enter(world)
         if self._exchange is not None:
-            self._exchange = self._plan()
+            self._exchange = self._scheduled()
 
-    def _plan(self) -> Exchange:
+    def _scheduled(self) -> Exchange:
         division = self._division
-        return plan_exchange(tuple(division.owners), self._leaves, division.num_micro_batches)
+        return schedule_exchange(tuple(division.owners), self._leaves, division.num_micro_batches)
 
     # -- micro-batches -----------------------------------------------------------------------
 
@@ -111,7 +111,7 @@ class TreeReducer(GradReducer):
         """Begin a global batch. leaves: its micro-batches that have samples."""
         self._clear()
         self._leaves = frozenset(leaves)
-        self._exchange = self._plan()
+        self._exchange = self._scheduled()
         self._division.is_in_step = True
 
     def begin_micro_batch(self, number: int, samples: int, of_samples: int) -> None:
@@ -291,15 +291,15 @@ class OverlappedTreeReducer(TreeReducer):
         policy = WaitPolicy.for_network()
         self._group = world.group.subgroup(range(world.size), name="gradients", policy=policy)
         largest = largest_bytes_of(world, sum(one.nbytes for one in parameters), overlaps=True)
-        plan = plan_buckets(
+        members = assign_buckets(
             [parameter.nbytes for parameter in parameters],
             [str(parameter.dtype) for parameter in parameters],
             range(len(parameters) - 1, -1, -1),  # a backward pass goes backwards
             largest,
             largest // LAST_BUCKET_DIVISOR,
         )
-        self._members = [[parameters[number] for number in numbers] for numbers in plan]
-        places = [[1 + number for number in numbers] for numbers in plan]
+        self._members = [[parameters[number] for number in numbers] for numbers in members]
+        places = [[1 + number for number in numbers] for numbers in members]
         # Hooks do not tell of losses and buffers.
         places.append([0, *range(1 + len(parameters), len(self._likes))])
         owners = [None] * len(self._likes)

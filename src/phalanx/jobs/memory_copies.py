@@ -41,7 +41,7 @@ NOT_COPIED = {
 """Strategies that keep no copies in memory, and why."""
 
 
-class CopyPlan(NamedTuple):
+class CopySettings(NamedTuple):
     """Place and interval of the copies of the ranks."""
 
     folder: Path
@@ -96,10 +96,10 @@ def check_copied(every_s: float | None, strategy: str, checkpoint_dir: Path | No
         )
 
 
-def copy_plan(environ: Mapping[str, str]) -> CopyPlan | None:
+def copy_settings(environ: Mapping[str, str]) -> CopySettings | None:
     """Return where this rank keeps copies in memory; None: nowhere."""
     every_s, _, folder = environ.get(COPIES, "").partition(" ")
-    return CopyPlan(Path(folder), float(every_s)) if folder else None
+    return CopySettings(Path(folder), float(every_s)) if folder else None
 
 
 def valid_copies(environ: Mapping[str, str]) -> frozenset[str]:

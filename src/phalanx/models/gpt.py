@@ -34,12 +34,13 @@ class GPT(nn.Sequential):
 
     def parallelize_plan(self, *, sequence_parallel: bool = False) -> dict[str, Any]:
         """Return the styles in which tensor parallelism splits the modules, by name."""
-        from phalanx.models.gpt_plan import gpt_plan, sequence_plan  # imports DTensor: seconds
+        from phalanx.models import gpt_tensor  # imports DTensor: seconds
 
-        return sequence_plan(self._blocks) if sequence_parallel else gpt_plan(self._blocks)
+        styles = gpt_tensor.sequence_styles if sequence_parallel else gpt_tensor.gpt_styles
+        return styles(self._blocks)
 
     def split_traffic(self, *, sequence_parallel: bool) -> SplitTraffic:
-        """Return the messages of the plan."""
+        """Return the messages of `parallelize_plan`."""
         if not sequence_parallel:
             summed = dict.fromkeys(self._blocks, SplitMessages(all_reduces=4))
             return SplitTraffic(width=self.width, messages=summed)

@@ -32,7 +32,7 @@ class MLP(nn.Sequential):
         self.shape = shape
 
     def split_traffic(self, *, sequence_parallel: bool) -> SplitTraffic:  # noqa: ARG002
-        """Return the messages of the plan."""
+        """Return the messages of `parallelize_plan`."""
         width = self.get_submodule("hidden2").out_features
         assert isinstance(width, int), "of a linear layer"
         return SplitTraffic(width=width, messages={"hidden2": SplitMessages(all_reduces=1)})

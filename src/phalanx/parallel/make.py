@@ -157,7 +157,7 @@ class StrategySetting:
     layout: PipelineLayout | None
     """Layout of a pipeline; None: the ranks have no stages."""
     tensor_plan: object
-    """Plan in place of the model's."""
+    """Tensor plan in place of the model's."""
     stages: Sequence[str] | None
     """Layers, as of `layers_of`."""
     seed_micro_batch: Seeding
@@ -248,7 +248,7 @@ def make_gloo(setting: StrategySetting) -> TorchReplicas:
 
 def make_on_mesh(setting: StrategySetting) -> Strategy:
     """Return a strategy that divides the model on a mesh."""
-    options, plan = setting.options, setting.tensor_plan
+    options, tensor_plan = setting.options, setting.tensor_plan
     if options.strategy == "zero" and options.zero_stage == 1:
         from phalanx.parallel.zero import ZeroOne
 
@@ -262,7 +262,7 @@ def make_on_mesh(setting: StrategySetting) -> Strategy:
     world = setting.ranks.join()
     mesh = options.mesh_of(world.size)
     if setting.layout is None:
-        return OnMesh(world, mesh, options, tensor_plan=plan, step_options=setting.step)
+        return OnMesh(world, mesh, options, tensor_plan=tensor_plan, step_options=setting.step)
     from phalanx.parallel.pipeline.staged import Staged
 
     return Staged(
@@ -271,7 +271,7 @@ def make_on_mesh(setting: StrategySetting) -> Strategy:
         options,
         layout=setting.layout,
         global_batch_size=setting.batch_size,
-        tensor_plan=plan,
+        tensor_plan=tensor_plan,
         stages=setting.stages,
         step_options=setting.step,
     )

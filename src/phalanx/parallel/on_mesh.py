@@ -58,9 +58,9 @@ from phalanx.parallel.tensor import (
     FirstOutputs,
     Table,
     check_sizes,
-    plan_of,
     split_layers,
     split_traffic,
+    tensor_plan_of,
 )
 from phalanx.parallel.world_group import WorldGroup
 from phalanx.records.events import ExpectedCosts
@@ -85,7 +85,7 @@ class OnMesh(Strategy):
         step_options: StepOptions | None = None,
     ) -> None:
         """The mesh has as many ranks as the world. tensor_plan: in place of the model's own, see
-        `tensor.plan_of`."""
+        `tensor.tensor_plan_of`."""
         options = options or MeshOptions()
         super().__init__(WorldGroup(world, torch_backend=options.backend), step_options)
         self._world, self.collective = world, f"torch.distributed on {options.backend}"
@@ -114,7 +114,9 @@ class OnMesh(Strategy):
         self._split_traffic: SplitTraffic | None = None
         if self._mesh.tp > 1:
             sequence_parallel = self._sequence_parallel
-            self._table = plan_of(model, self._tensor_plan, sequence_parallel=sequence_parallel)
+            self._table = tensor_plan_of(
+                model, self._tensor_plan, sequence_parallel=sequence_parallel
+            )
             check_sizes(model, self._table, self._mesh.tp)
             if self._tensor_plan is None:
                 self._split_traffic = split_traffic(model, sequence_parallel=sequence_parallel)
@@ -135,7 +137,7 @@ class OnMesh(Strategy):
         """Return this rank's part of the full model."""
         if self._mesh.tp == 1 or self._split_traffic is not None:
             self._split(model)
-        else:  # nothing has shown yet that the plan is right
+        else:  # nothing has shown yet that the tensor plan is right
             self._first_outputs = FirstOutputs(model, self.options.autocast)
             self._split(model)
             self._first_outputs.follow(model)

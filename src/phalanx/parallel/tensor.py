@@ -34,7 +34,7 @@ from phalanx.models.user_function import users_code
 from phalanx.parallel.local_shards import full_tensor
 from phalanx.parallel.pipeline.chain import modules_named
 
-PLAN = "parallelize_plan"
+PARALLELIZE_PLAN = "parallelize_plan"
 """Attribute of a model: a mapping from names of modules, with * in them, to styles; or a method
 that returns it, and may take `sequence_parallel`."""
 
@@ -52,13 +52,15 @@ TOLERANCE = 1e-3
 that of a wrong plan."""
 
 
-def plan_of(model: nn.Module, given: object = None, *, sequence_parallel: bool = False) -> Table:
+def tensor_plan_of(
+    model: nn.Module, given: object = None, *, sequence_parallel: bool = False
+) -> Table:
     """Return the style of each module that is split, by its full name.
 
     given: plan of the caller, in place of the model's: a mapping, or a function that returns it.
     Raises: UserError where there is none, or it does not fit the model.
     """
-    plan = getattr(model, PLAN, None) if given is None else given
+    plan = getattr(model, PARALLELIZE_PLAN, None) if given is None else given
     if plan is None:
         raise UserError(
             "the model has no plan for tensor parallelism: give its class `parallelize_plan`, a "

@@ -12,9 +12,9 @@ from typing import NamedTuple
 from phalanx.comm.link import Link
 from phalanx.gradients.buckets import (
     LAST_BUCKET_DIVISOR,
+    assign_buckets,
     largest_bytes,
     overlaps_by_default,
-    plan_buckets,
 )
 from phalanx.plan.compute import ComputeTime
 from phalanx.plan.events import ActionSpan, LaneAction, length_s, run_actions
@@ -79,7 +79,7 @@ def bucket_list(
         overlaps=True,
     )
     sizes = [gradient.bytes for gradient in gradients]
-    numbers = plan_buckets(
+    numbers = assign_buckets(
         sizes, ["gradient"] * len(sizes), range(len(sizes)), most, most // LAST_BUCKET_DIVISOR
     )
     return [

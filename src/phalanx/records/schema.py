@@ -125,7 +125,7 @@ class Run(JobRecord, frozen=True, kw_only=True):
 
 
 class Study(msgspec.Struct, frozen=True, kw_only=True):
-    """`study.json`: the plan; a run that has no folder yet is still to do."""
+    """`study.json`: the runs of a study; one that has no folder yet is still to do."""
 
     schema: int = SCHEMA_VERSION  # version of the format
     study: str  # identifier of the study

@@ -10,11 +10,11 @@ import msgspec
 
 from phalanx.records.regular_file import read_regular
 
-CHECK_PLAN = "PHALANX_CHECK_PLAN"
-"""A `CheckPlan` as JSON, in the environment of the ranks."""
+CHECK_SETUP = "PHALANX_CHECK_SETUP"
+"""A `CheckSetup` as JSON, in the environment of the ranks."""
 
 
-class CheckPlan(msgspec.Struct, frozen=True, kw_only=True):
+class CheckSetup(msgspec.Struct, frozen=True, kw_only=True):
     """Options by which the ranks of one start are watched."""
 
     folder: str

@@ -96,7 +96,7 @@ class StudyMeasures:
 
     folder: Path
     study: Study
-    runs: tuple[RunMeasure, ...]  # the plan's order
+    runs: tuple[RunMeasure, ...]  # order of the study
 
 
 def read_folder(folder: Path) -> StudyMeasures:
@@ -130,7 +130,7 @@ def read_folder(folder: Path) -> StudyMeasures:
 
 
 def _study_around(runs: Sequence[RunMeasure], **told: Any) -> Study:
-    """Return the plan of runs that belong to no study."""
+    """Return a study of runs that belong to none."""
     started = [measure.run.started_at for measure in runs if measure.run]
     return Study(**told, started_at=min(started, default=""), runs=[each.name for each in runs])
 
@@ -159,7 +159,7 @@ def newest_folder(root: Path) -> Path:
 
 
 def study_of(folder: Path) -> Study | None:
-    """Return the plan of a study; None for a folder of other records.
+    """Return the record of a study; None for a folder of other records.
 
     Raises: UserError when study.json cannot be read.
     """

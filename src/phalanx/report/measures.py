@@ -117,7 +117,7 @@ class EpochMeasure:
 
 @dataclass(frozen=True, kw_only=True)
 class RunMeasure:
-    """One run. `run` is None when it was planned but has no folder yet, or cannot be read."""
+    """One run. `run` is None when it is of a study but has no folder yet, or cannot be read."""
 
     name: str
     status: RunStatus

@@ -67,9 +67,9 @@ def training_rows(
     runs = [{**run_row(run, labels), **extra(run)} for run in measures.runs]
     runs = [{**row, "panel": row.get(panel)} for row in runs]
     _mark_main(runs, counts)
-    planned = [row["batch_size"] for row in runs if row.get("batch_size")]
+    sizes = [row["batch_size"] for row in runs if row.get("batch_size")]
     for row in runs:
-        row["smallest"] = min(planned, default=0)
+        row["smallest"] = min(sizes, default=0)
     rows = finish([row for row in runs if row["panel"] is not None and counts(row)])
     left_out = measures.study.left_out if tells_left_out else {}
     return StudyRows(

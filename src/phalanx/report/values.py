@@ -33,7 +33,7 @@ class StudyRows:
     study: Study
     folder: Path
     runs: Rows
-    """A row a planned run, whatever became of it: run, status, error and what is known."""
+    """A row per run of the study, whatever became of it: run, status, error and what is known."""
     rows: Rows
     """Rows that form cells, each with the panel that it is compared in."""
     environments: Sequence[Environment]

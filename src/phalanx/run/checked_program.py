@@ -15,26 +15,26 @@ import numpy as np
 import torch
 
 from phalanx.jobs.run_python import run
-from phalanx.records.watched import CheckPlan
-from phalanx.run.watching import plan_of
+from phalanx.records.watched import CheckSetup
+from phalanx.run.watching import read_check_setup
 
 
-def prepare(plan: CheckPlan) -> None:
-    """Seed the generators that have no fixed first state, and compute as the plan wants."""
-    random.seed(plan.seed)
-    np.random.seed(plan.seed)
+def prepare(setup: CheckSetup) -> None:
+    """Seed the generators that have no fixed first state, and compute as the setup wants."""
+    random.seed(setup.seed)
+    np.random.seed(setup.seed)
     made, default_rng = count(), np.random.default_rng
 
     def seeded_rng(seed: object = None) -> np.random.Generator:
-        return default_rng([plan.seed, next(made)] if seed is None else seed)  # type: ignore[arg-type]
+        return default_rng([setup.seed, next(made)] if seed is None else seed)  # type: ignore[arg-type]
 
     np.random.default_rng = seeded_rng
-    if plan.is_double:
+    if setup.is_double:
         torch.set_default_dtype(torch.float64)
 
 
 if __name__ == "__main__":
-    own = plan_of(os.environ)
+    own = read_check_setup(os.environ)
     assert own is not None, "phalanx check sets it"
     prepare(own)
     run(sys.argv[1:])

@@ -26,7 +26,7 @@ from phalanx.checkpoints.program_recipe import check_program, is_same_recipe
 from phalanx.checkpoints.tensor_file import CheckpointFile
 from phalanx.checkpoints.writer import CheckpointWriter
 from phalanx.errors import UserError
-from phalanx.jobs.memory_copies import OPTION, copy_plan
+from phalanx.jobs.memory_copies import OPTION, copy_settings
 from phalanx.jobs.restarts import is_restart
 from phalanx.parallel.run_group import RunGroup
 from phalanx.records.events import NoticeEvent
@@ -190,7 +190,7 @@ class ProgramCheckpoints:
                 is_done = position.epoch >= epochs
                 done = f"{position.epoch} epochs" if is_done else f"{position.step} steps"
                 lines.append(nothing_left(path, done))
-        if self._folder is None and copy_plan(os.environ) is not None:
+        if self._folder is None and copy_settings(os.environ) is not None:
             lines.append(f"{OPTION}: no copies are made, since the program sets no checkpoint_dir=")
         lines += filter(None, [self._notice])
         if strategy.rank == 0 and lines:

@@ -23,9 +23,9 @@ from phalanx.parallel.strategy import Strategy
 from phalanx.run.device import CPU, copy_to
 from phalanx.run.order import DrawnOrder, reading_options, takes_all
 from phalanx.run.packed import PackedSamples
-from phalanx.run.plan import RunPlan
 from phalanx.run.randomness import generators_kept, seed_generators
 from phalanx.run.samples import ChosenSamples, samples_of, samples_of_dataset, seeded_samples
+from phalanx.run.setup import RunSetup
 
 Reduction = Literal["mean", "sum"]
 Evaluated = Tensor | float | Mapping[str, Tensor | float]
@@ -175,8 +175,8 @@ def sum_of(values: Sequence[float]) -> float:
 class EvaluatedData:
     """Samples of a run's evaluations; packs stay open until it is closed."""
 
-    def __init__(self, plan: RunPlan, strategy: Strategy) -> None:
-        self._plan, self._source, self._group = plan, plan.batches.source, strategy.group
+    def __init__(self, setup: RunSetup, strategy: Strategy) -> None:
+        self._setup, self._source, self._group = setup, setup.batches.source, strategy.group
         self._seeds_samples = strategy.num_blocks is not None  # seeds depend on (seed, sample)
         self._packs: dict[Packed, PackedSamples] = {}
 
@@ -187,15 +187,15 @@ class EvaluatedData:
         elif isinstance(data, DataLoader):
             samples = self._loaded(data)
         else:
-            samples = samples_of(data, self._plan.batches.loading, split="validation")
-        return seeded_samples(samples, self._plan.seed) if self._seeds_samples else samples
+            samples = samples_of(data, self._setup.batches.loading, split="validation")
+        return seeded_samples(samples, self._setup.seed) if self._seeds_samples else samples
 
     def _loaded(self, loader: DataLoader[Any]) -> Samples:
         """Return the samples that a loader's sampler gives, each as often. Collective."""
         samples = samples_of_dataset(loader.dataset, reading_options(loader))
         if takes_all(loader):
             return samples
-        order = DrawnOrder(loader, len(samples), seed=self._plan.seed, steps=None, drawn={})
+        order = DrawnOrder(loader, len(samples), seed=self._setup.seed, steps=None, drawn={})
         drawn = order.draw(0)
         order.check_same(drawn, self._group)
         return ChosenSamples(samples, drawn.indices)
@@ -215,7 +215,7 @@ class EvaluatedData:
             return self._source
         if data not in self._packs:
             made = self._packs[data] = PackedSamples(data)
-            seed, timeout_s = self._plan.seed, self._plan.ranks.timeout_s
+            seed, timeout_s = self._setup.seed, self._setup.ranks.timeout_s
             made.open(self._group, seed=seed, epochs=1, timeout_s=timeout_s)
         return self._packs[data]
 

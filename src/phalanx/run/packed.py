@@ -17,7 +17,7 @@ from phalanx.data.sampler import windowed_order
 from phalanx.data.sources.pack_source import PackSource
 from phalanx.data.sources.packed import TRAIN, VALIDATION, PackDescription, Packed
 from phalanx.data.staging.stage_folder import StageFolder, stage_path
-from phalanx.data.staging.stage_plan import ReadSchedule
+from phalanx.data.staging.stage_schedule import ReadSchedule
 from phalanx.data.staging.stager import Stager
 from phalanx.errors import UserError
 from phalanx.parallel.run_group import RunGroup

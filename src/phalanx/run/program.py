@@ -30,9 +30,9 @@ from phalanx.run.gradients import StepGradients
 from phalanx.run.loop import TrainingLoop
 from phalanx.run.model_changes import ModelChanges
 from phalanx.run.packed import PackedSamples
-from phalanx.run.plan import RunPlan
 from phalanx.run.program_loss import LossOf, WeightOf, detached
 from phalanx.run.records import ProgramRecords
+from phalanx.run.setup import RunSetup
 from phalanx.run.spares import SparePlaces
 from phalanx.run.stop import Stopped
 from phalanx.run.summary import EpochSummaries, Show, scoring, validation_of
@@ -59,7 +59,7 @@ class ProgramRun:
 
     def __init__(
         self,
-        plan: RunPlan,
+        setup: RunSetup,
         changes: ModelChanges,
         strategy: Strategy,
         feed: Feed,
@@ -68,12 +68,12 @@ class ProgramRun:
         loop_options: LoopOptions,
     ) -> None:
         """strategy: prepared, with the program's model and optimizers."""
-        self._source = plan.batches.source
+        self._source = setup.batches.source
         self._gradients = StepGradients(
             strategy,
-            plan.optimizers,
-            seed=plan.seed,
-            schedulers=plan.schedulers,
+            setup.optimizers,
+            seed=setup.seed,
+            schedulers=setup.schedulers,
             counts_by_weight=getattr(self._source, "skips_damaged", False),
             batch_norm=changes.batch_norm,
         )
@@ -82,14 +82,14 @@ class ProgramRun:
         )
         self._strategy, self._group = strategy, strategy.group
         self._records, self._checkpoints = records, checkpoints
-        self._plan, self._end_changes = plan, changes.end
+        self._setup, self._end_changes = setup, changes.end
         self._is_closed = self._has_ended = False
         self._has_completed: bool | None = None  # None: has not ended
         self._summaries = EpochSummaries(strategy, records.recorder, records.folder)
         self._loop.places = places = SparePlaces.of(self._loop, strategy, checkpoints.state)
         if places is not None:
             places.known = self._summaries.known
-        self._evaluated = EvaluatedData(plan, strategy)
+        self._evaluated = EvaluatedData(setup, strategy)
         if self._loop.stop is not None:
             self._loop.stop.on_terminate = records.expect_end
         gather = (lambda: None) if places is None else lambda: places.end("left")
@@ -352,7 +352,7 @@ class ProgramRun:
                 `bitwise=True`, or if rows are not one per sample and of one shape on all ranks.
         """
         batch = self._current("run.gather")
-        check_gather(self._strategy, self._plan.batches.number)
+        check_gather(self._strategy, self._setup.batches.number)
         self._gradients.is_collective = True
         return gather_rows(self._group, batch, tensor)
 
@@ -398,8 +398,8 @@ class ProgramRun:
                 samples,
                 batch_size=self._loop.options.batch_size if batch_size is None else batch_size,
                 reduction=reduction,
-                seed=self._plan.seed,
-                device=self._plan.device,
+                seed=self._setup.seed,
+                device=self._setup.device,
             )
         )
 

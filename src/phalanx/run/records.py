@@ -329,7 +329,7 @@ def _shared_folder(
 
 
 def _begin_run(folder: Path, described: RunDescription, strategy: Strategy) -> None:
-    assert described.setting is not None, "completed by the plan"
+    assert described.setting is not None, "completed by the setup"
     run = Run(
         study=described.kind,
         run=folder.name,

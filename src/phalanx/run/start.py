@@ -35,8 +35,8 @@ from phalanx.run.model_changes import ModelChanges, check_sync_batch_norm
 from phalanx.run.optimizers import check_alternate, check_model, check_optimizers, schedulers_of
 from phalanx.run.options import Checkpoints, Records, check_arguments
 from phalanx.run.order import DrawnOrder, samples_in_epoch, unwrap_loader
-from phalanx.run.plan import BatchPlan, RunPlan, num_ranks_of, place_model
 from phalanx.run.program import ProgramRun
+from phalanx.run.setup import BatchSetup, RunSetup, num_ranks_of, place_model
 from phalanx.run.source import Source, UnindexedData, check_loading, source_of
 from phalanx.run.strategy import AskedStrategy, StrategyChoice, choose_strategy, layout_of
 from phalanx.run.strategy_options import (
@@ -44,7 +44,7 @@ from phalanx.run.strategy_options import (
     MESH_STRATEGIES,
     check_micro_batches,
 )
-from phalanx.run.watching import ProgramWatch, checkable, plan_of
+from phalanx.run.watching import ProgramWatch, checkable, read_check_setup
 from phalanx.run.workers import check_workers
 
 AFTER_EPOCHS, THE_USUAL = Checkpoints(), Records()
@@ -189,7 +189,7 @@ def start(
     )
     if place == CPU and (choice.name != "sequential" or bitwise):
         check_on_cpu(model)
-    batches = _plan_batches(
+    batches = _set_up_batches(
         data,
         choice,
         batch_size=batch_size,
@@ -208,7 +208,7 @@ def start(
         autocast=autocast,
     )
     accumulate = 1 if layout else max(1, (micro_batches or 1) // choice.data_parts)
-    plan = RunPlan(
+    setup = RunSetup(
         model=model,
         optimizers=optimizers,
         schedulers=schedulers,
@@ -227,26 +227,26 @@ def start(
         seed=seed,
         alternate=check_alternate(optimizers, alternate, choice.options.compress),
     )
-    manifest = plan.manifest(checkpoints.options, has_checkpoints=saved.is_used)
+    manifest = setup.manifest(checkpoints.options, has_checkpoints=saved.is_used)
     whole = WholeModel.of(model, optimizers)
-    chosen = plan.join()
+    chosen = setup.join()
     state = ProgramState(strategy=chosen, optimizers=optimizers, schedulers=schedulers, whole=whole)
     loop = saved.begin(state, manifest, epochs=batches.epochs, steps=steps, timeout_s=timeout_s)
-    order = batches.order(plan.seed, state.drawn)
+    order = batches.order(setup.seed, state.drawn)
     loop = replace(loop, rebalances=is_rebalanced)
     if isinstance(order, DrawnOrder):
         if loop.start.epoch:
             order.begin(loop.start.epoch)
         loop = replace(loop, agree=lambda epoch: order.agree(epoch, chosen.group))
-    told = plan.begin_records(chosen, loop, run_dir=run_dir, options=records)
+    told = setup.begin_records(chosen, loop, run_dir=run_dir, options=records)
     watch(told)
     saved.record_in(told.recorder)
     told.tell(probe_processors(chosen))
     if choice.name in MESH_STRATEGIES and launched and launched.local_world_size:
         told.tell(placement_notice(choice.mesh, launched.local_world_size))
-    feed = plan.make_feed(chosen, order, rebalances=is_rebalanced)
-    changes = ModelChanges.of(model, chosen.group, place, plan.step.autocast)
-    if (check := plan_of(os.environ)) is not None:
+    feed = setup.make_feed(chosen, order, rebalances=is_rebalanced)
+    changes = ModelChanges.of(model, chosen.group, place, setup.step.autocast)
+    if (check := read_check_setup(os.environ)) is not None:
         program = ProgramWatch(
             *(check, chosen.rank, model, optimizers),
             micro_batches=batches.micro_batches,
@@ -254,7 +254,7 @@ def start(
         )
         told.recorder.program, feed = program, program.follow(feed)
         loop = replace(loop, ends_with_epoch=True)
-    return ProgramRun(plan, changes, chosen, feed, told, saved, loop)
+    return ProgramRun(setup, changes, chosen, feed, told, saved, loop)
 
 
 def is_bitwise(asked: bool | None) -> bool:
@@ -267,7 +267,7 @@ def is_bitwise(asked: bool | None) -> bool:
     return is_fault_tolerant() if asked is None else asked
 
 
-def _plan_batches(
+def _set_up_batches(
     data: object,
     choice: StrategyChoice,
     *,
@@ -277,7 +277,7 @@ def _plan_batches(
     steps: int | None,
     sharded: bool,
     loading: dict[str, Any] | None,
-) -> BatchPlan:
+) -> BatchSetup:
     """Return the global batches of a run. Raises: UserError where data and numbers do not fit."""
     given, loader = loading, None
     if not sharded:
@@ -302,7 +302,7 @@ def _plan_batches(
                 "bitwise=True needs data whose division into batches does not depend on the ranks: "
                 "leave sharded=True out"
             )
-    return BatchPlan(
+    return BatchSetup(
         data=data,
         source=source,
         num_samples=num_samples,

@@ -75,7 +75,7 @@ def _argument(option: re.Match[str]) -> str:
 
 AskedStrategy = Literal["auto", StrategyName]
 OF_ONE_OPTIMIZER = ("shared", "gloo", "server", *MESH_STRATEGIES)
-PLAN, STAGES = "tensor_plan", "pipeline_stages"
+TENSOR_PLAN, STAGES = "tensor_plan", "pipeline_stages"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +87,7 @@ class StrategyChoice:
     """Name for records: the one that was asked for, also where one rank takes `sequential`."""
     options: StrategyOptions = field(default_factory=StrategyOptions)
     tensor_plan: object = None
-    """Plan in place of the model's, see `tensor.plan_of`."""
+    """Tensor plan in place of the model's, see `tensor.tensor_plan_of`."""
     stages: Sequence[str] | None = None
     """Stages in place of the model's, see `chain.layers_of`."""
     mesh: Mesh
@@ -139,7 +139,7 @@ def choose_strategy(
             check_bitwise(known, is_on_gpu=is_on_gpu)
         mesh = _check_strategy(known, num_ranks, is_bitwise=is_bitwise)
         data_parts = known.data_parts(num_ranks) if num_ranks > 1 else 1
-    if options.get(PLAN) is not None and mesh.tp == 1 and num_ranks > 1:
+    if options.get(TENSOR_PLAN) is not None and mesh.tp == 1 and num_ranks > 1:
         raise UserError('tensor_plan= is for strategy="tensor" and meshes with tp')
     if options.get(STAGES) is not None and mesh.pp == 1 and num_ranks > 1:
         raise UserError('pipeline_stages= is for strategy="pipeline" and meshes with pp')
@@ -152,7 +152,7 @@ def choose_strategy(
         name=chosen,
         label=label,
         options=known,
-        tensor_plan=options.get(PLAN),
+        tensor_plan=options.get(TENSOR_PLAN),
         stages=_names_in(options.get(STAGES)),
         mesh=mesh,
         data_parts=data_parts,
@@ -186,7 +186,7 @@ def _take_known(name: StrategyName, options: Mapping[str, object]) -> StrategyOp
     known = sorted([*kinds, STAGES])
     if unknown := [option for option in options if option not in known]:
         raise UserError(f"strategy_options: {unknown[0]!r} is not one of {', '.join(known)}")
-    plain: dict[str, Any] = {k: v for k, v in options.items() if k not in (PLAN, STAGES)}
+    plain: dict[str, Any] = {k: v for k, v in options.items() if k not in (TENSOR_PLAN, STAGES)}
     for option, value in plain.items():
         if words := misfit(value, kinds[option]):
             raise UserError(f"{option}={shown(value)} {words}")

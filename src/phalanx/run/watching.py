@@ -23,8 +23,8 @@ from phalanx.checkpoints.checkpoint import bytes_of
 from phalanx.parallel.step import StepResult
 from phalanx.records.divergence import recorded_loss
 from phalanx.records.watched import (
-    CHECK_PLAN,
-    CheckPlan,
+    CHECK_SETUP,
+    CheckSetup,
     TensorState,
     WatchedMetrics,
     WatchedStart,
@@ -51,10 +51,10 @@ CHUNK = 2**16
 """Length of the vector that parameters are multiplied by."""
 
 
-def plan_of(environ: Mapping[str, str]) -> CheckPlan | None:
+def read_check_setup(environ: Mapping[str, str]) -> CheckSetup | None:
     """Return how this process is watched; None: nobody does."""
-    text = environ.get(CHECK_PLAN)
-    return None if text is None else msgspec.json.decode(text, type=CheckPlan)
+    text = environ.get(CHECK_SETUP)
+    return None if text is None else msgspec.json.decode(text, type=CheckSetup)
 
 
 def checkable(start: Callable[P, R]) -> Callable[P, R]:
@@ -62,26 +62,26 @@ def checkable(start: Callable[P, R]) -> Callable[P, R]:
 
     @wraps(start)
     def begin(*args: P.args, **kwargs: P.kwargs) -> R:
-        plan = plan_of(os.environ)
-        if plan is not None:
-            _replace_arguments(plan, kwargs)
+        setup = read_check_setup(os.environ)
+        if setup is not None:
+            _replace_arguments(setup, kwargs)
             model = args[0] if args else kwargs.get("model")
-            if plan.is_double and isinstance(model, nn.Module):
+            if setup.is_double and isinstance(model, nn.Module):
                 model.double()
         return start(*args, **kwargs)
 
     return begin
 
 
-def _replace_arguments(plan: CheckPlan, given: dict[str, Any]) -> None:
+def _replace_arguments(setup: CheckSetup, given: dict[str, Any]) -> None:
     for name in WITHOUT:
         given.pop(name, None)
     steps = given.get("steps")
-    given["steps"] = min(steps, plan.steps) if type(steps) is int else plan.steps
+    given["steps"] = min(steps, setup.steps) if type(steps) is int else setup.steps
     if given.get("strategy") in REPLACED_STRATEGIES:
         del given["strategy"]
     if not (given.get("micro_batches") or given.get("bitwise")):
-        given["micro_batches"] = plan.micro_batches
+        given["micro_batches"] = setup.micro_batches
 
 
 class ProgramWatch:
@@ -89,7 +89,7 @@ class ProgramWatch:
 
     def __init__(
         self,
-        plan: CheckPlan,
+        setup: CheckSetup,
         rank: int,
         model: nn.Module,
         optimizers: Mapping[str, Optimizer],
@@ -98,8 +98,8 @@ class ProgramWatch:
         is_sharded: bool,
     ) -> None:
         """model: with the parameters of the first step. micro_batches: that were asked for."""
-        self._plan, self._optimizers = plan, optimizers
-        self._path = watched_file(Path(plan.folder), rank)
+        self._setup, self._optimizers = setup, optimizers
+        self._path = watched_file(Path(setup.folder), rank)
         self._parameters = dict(model.named_parameters())
         self._first = [p.detach().clone() for p in self._parameters.values()]
         self._data: dict[int, int] = {}
@@ -108,7 +108,7 @@ class ProgramWatch:
         start = WatchedStart(
             parameters=_states(self._parameters),
             batch_norm=[n for n, m in model.named_modules() if _normalises_batch(m)],
-            has_fixed_cut=micro_batches is not None and plan.micro_batches is None,
+            has_fixed_cut=micro_batches is not None and setup.micro_batches is None,
             is_sharded=is_sharded,
         )
         write_watched(self._path, start)
@@ -119,7 +119,7 @@ class ProgramWatch:
 
     def _watched(self, batch: MicroBatch) -> MicroBatch:
         """Return the micro-batch, noted, as float64 where the check computes so."""
-        watched = replace(batch, data=doubled(batch.data)) if self._plan.is_double else batch
+        watched = replace(batch, data=doubled(batch.data)) if self._setup.is_double else batch
         self._note(watched)
         return watched
 

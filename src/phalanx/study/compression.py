@@ -15,7 +15,7 @@ from phalanx.models.options import MNIST_SHAPE
 from phalanx.parallel.options import Compression, Overlap
 from phalanx.records.configuration import check_counts, check_values
 from phalanx.study.options import StudyOptions
-from phalanx.study.planned import COUNT, TrainingRun
+from phalanx.study.run import COUNT, TrainingRun
 from phalanx.train.config import TrainConfig
 
 LEAST_STEPS = 8
@@ -82,7 +82,7 @@ class CompressionConfig(StudyOptions):
         check_counts(self, LEAST_STEPS, "steps")
 
 
-def plan(study: CompressionConfig) -> list[TrainingRun]:
+def runs_of(study: CompressionConfig) -> list[TrainingRun]:
     """Every run, in the order in which they are made: those that are compared one after the other,
     so that a machine that slows down slows all of them."""
     runs = [

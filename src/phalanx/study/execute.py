@@ -29,7 +29,7 @@ from phalanx.records.files import (
 )
 from phalanx.records.schema import JobRecord, Outcome, Probe, Run, Study
 from phalanx.report.folder import read_folder
-from phalanx.study.planned import PlannedRun
+from phalanx.study.run import StudyRun
 
 DURATION_S = 0.1
 BLOCK = bytes(256 * 1024)
@@ -71,7 +71,7 @@ class PreparedStudy:
 
     kind: str
     folder: Path
-    runs: Sequence[PlannedRun]
+    runs: Sequence[StudyRun]
     reasons: Sequence[str] = ()
     """Lines to print first."""
     where: str = ""
@@ -87,7 +87,7 @@ class PreparedStudy:
 
 
 def open_study(study: PreparedStudy, command: str) -> None:
-    """Write the plan with the configuration of each run, or find the same one there.
+    """Write the study with the configuration of each run, or find the same one there.
 
     Raises: UserError when the folder holds another study, or one of other options, and when none
     of the runs can be made.
@@ -118,11 +118,11 @@ def open_study(study: PreparedStudy, command: str) -> None:
         raise UserError(f"the study cannot be written to {folder}: {error.strerror}") from error
 
 
-def _check_possible(planned: Sequence[PlannedRun]) -> None:
+def _check_possible(runs: Sequence[StudyRun]) -> None:
     """Raises: UserError with the first reason, where every run refuses its options. A run that can
     be made is enough: the others are then shown with their errors."""
     first = None
-    for run in planned:
+    for run in runs:
         try:
             run.check()
         except UserError as error:
@@ -130,7 +130,7 @@ def _check_possible(planned: Sequence[PlannedRun]) -> None:
         else:
             return
     if first is not None:
-        raise UserError(f"none of the {len(planned)} runs can start: {first}")
+        raise UserError(f"none of the {len(runs)} runs can start: {first}")
 
 
 def _read(folder: Path) -> Study:
@@ -181,7 +181,7 @@ def is_done(
 
 def execute(
     folder: Path,
-    planned: Sequence[PlannedRun],
+    runs: Sequence[StudyRun],
     console: Console,
     is_there: Callable[[Path, type[JobRecord]], bool] = is_done,
 ) -> int:
@@ -190,9 +190,9 @@ def execute(
     Runs that failed or were interrupted in an earlier attempt are made again.
     is_there: whether the run in a folder is not to be made again.
     """
-    todo = [run for run in planned if not is_there(folder / run.name, run.record)]
-    if len(todo) < len(planned):
-        console.print(f"{len(planned) - len(todo)} of {len(planned)} runs are already done")
+    todo = [run for run in runs if not is_there(folder / run.name, run.record)]
+    if len(todo) < len(runs):
+        console.print(f"{len(runs) - len(todo)} of {len(runs)} runs are already done")
     failed, width = 0, max((len(run.name) for run in todo), default=0)
     began = time.monotonic()
     before = probe(usable_cores())

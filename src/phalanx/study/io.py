@@ -60,7 +60,7 @@ class IoStudyConfig:
         check_positive(self, "compute_scales")
 
 
-def plan(study: IoStudyConfig) -> dict[str, dict[str, Any]]:
+def runs_of(study: IoStudyConfig) -> dict[str, dict[str, Any]]:
     """Return the options of `phalanx bench io` for each run, by name, without its folders.
 
     A run is one compute time of one profile; every format, readers and depth are in it, in turn.

@@ -15,7 +15,7 @@ from phalanx.errors import UserError
 from phalanx.models.options import ModelName
 from phalanx.records.configuration import check_counts, check_values
 from phalanx.study.options import StudyOptions
-from phalanx.study.planned import TrainingRun
+from phalanx.study.run import TrainingRun
 from phalanx.train.config import TrainConfig
 from phalanx.train.options import DEFAULT_BATCH_SIZE
 
@@ -116,7 +116,7 @@ class LargeBatchConfig(StudyOptions):
         return self.epochs or (FULL_EPOCHS if self.full else QUICK_EPOCHS)
 
 
-def plan(study: LargeBatchConfig, num_samples: int | None = None) -> list[TrainingRun]:
+def runs_of(study: LargeBatchConfig, num_samples: int | None = None) -> list[TrainingRun]:
     """Return every run, seed by seed: an interrupted study has all remedies for some seeds.
 
     num_samples: of the data set's training part; a batch must fit into it.

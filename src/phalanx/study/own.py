@@ -28,8 +28,8 @@ from phalanx.jobs.record import RUNS
 from phalanx.report.page_file import NAME as PAGE_FILE
 from phalanx.report.page_file import read_page
 from phalanx.study.epoch_lines import ProgramConfig
-from phalanx.study.planned import PlannedRun, TrainingRun
 from phalanx.study.programs import ProgramTraining
+from phalanx.study.run import StudyRun, TrainingRun
 from phalanx.train.config import TrainConfig
 
 
@@ -96,7 +96,7 @@ def keep_file(path: Path, folder: Path) -> None:
         raise
 
 
-def plan(study: StudyFile) -> list[PlannedRun]:
+def runs_of(study: StudyFile) -> list[StudyRun]:
     """Return every run of the study, in the order of its axes.
 
     Raises: UserError for options that do not fit, or where nothing is left to run.
@@ -104,10 +104,10 @@ def plan(study: StudyFile) -> list[PlannedRun]:
     points = list(study.points())
     if not points:
         raise UserError("leave_out leaves nothing to run")
-    return [_planned(study, point) for point in points]
+    return [_run_of(study, point) for point in points]
 
 
-def _planned(study: StudyFile, point: Mapping[str, Any]) -> PlannedRun:
+def _run_of(study: StudyFile, point: Mapping[str, Any]) -> StudyRun:
     name = "-".join(re.sub(r"[^\w.]+", "-", f"{axis}-{value}") for axis, value in point.items())
     options = {**study.run, **point}
     if not study.program:

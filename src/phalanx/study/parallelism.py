@@ -17,8 +17,8 @@ from phalanx.models.options import DataShape, ModelName
 from phalanx.records.configuration import check_counts, check_values
 from phalanx.study.epoch_lines import ProgramConfig
 from phalanx.study.options import StudyOptions
-from phalanx.study.planned import COUNT, PlannedRun, StudyPlan, TrainingRun
 from phalanx.study.programs import ProgramTraining
+from phalanx.study.run import COUNT, StudyRun, StudyRuns, TrainingRun
 from phalanx.train.config import TrainConfig
 from phalanx.train.options import DatasetName
 from phalanx.train.validate import validate
@@ -158,14 +158,14 @@ class ParallelismConfig(StudyOptions):
         check_counts(self, 1, "ranks", "hidden", "workers")
 
 
-def plan(study: ParallelismConfig, shapes: dict[ModelName, DataShape]) -> StudyPlan:
+def runs_of(study: ParallelismConfig, shapes: dict[ModelName, DataShape]) -> StudyRuns:
     """Every run of the study, in the order in which they are made: those of one model and number
     of ranks one after the other, so that a machine that slows down slows all that are compared.
 
     shapes: of the data of each model.
     Raises: UserError when there is nothing to run.
     """
-    runs: list[PlannedRun] = []
+    runs: list[StudyRun] = []
     left_out: dict[str, str] = {}
     for seed in study.seeds:
         for model in study.models:
@@ -181,7 +181,7 @@ def plan(study: ParallelismConfig, shapes: dict[ModelName, DataShape]) -> StudyP
     if not runs:
         reason = next(iter(left_out.values()), "no scheme suits these models and ranks")
         raise UserError(f"there is nothing to run: {reason}")
-    return StudyPlan(runs=runs, left_out=left_out)
+    return StudyRuns(runs=runs, left_out=left_out)
 
 
 def layouts(study: ParallelismConfig, model: ModelName) -> Iterator[tuple[str, int]]:
@@ -252,7 +252,7 @@ def find_program() -> Path | None:
     return next((root / PROGRAM for root in (checkout, Path()) if (root / PROGRAM).exists()), None)
 
 
-def plan_scratch(study: ParallelismConfig) -> StudyPlan:
+def scratch_runs(study: ParallelismConfig) -> StudyRuns:
     """Return the runs from scratch: one process, then more workers, each scheme and width."""
     runs: list[ProgramTraining] = []
     left_out: dict[str, str] = {}
@@ -275,7 +275,7 @@ def plan_scratch(study: ParallelismConfig) -> StudyPlan:
                 epoch_pattern=None,
             )
             runs.append(ProgramTraining(name=name, config=config))
-    return StudyPlan(runs=runs, left_out=left_out)
+    return StudyRuns(runs=runs, left_out=left_out)
 
 
 def program_options(study: ParallelismConfig, scheme: ScratchScheme, hidden: int) -> Iterator[str]:

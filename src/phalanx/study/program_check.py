@@ -18,7 +18,7 @@ from phalanx.jobs.cores import usable_cores
 from phalanx.jobs.launch_program import Launch, program_words
 from phalanx.jobs.live_line import LiveLine
 from phalanx.jobs.ranks import RankRequest
-from phalanx.records.watched import CHECK_PLAN, CheckPlan, WatchedRank, read_watched
+from phalanx.records.watched import CHECK_SETUP, CheckSetup, WatchedRank, read_watched
 from phalanx.report.program_check import (
     ProbableCause,
     Tolerance,
@@ -76,7 +76,7 @@ class ProgramStarts:
         self._num_starts += 1
         folder = self._folder / str(self._num_starts)
         folder.mkdir()
-        plan = CheckPlan(
+        setup = CheckSetup(
             folder=str(folder),
             steps=self._steps,
             seed=seed,
@@ -84,13 +84,13 @@ class ProgramStarts:
             micro_batches=micro_batches,
         )
         began = time.monotonic()
-        with contextlib.suppress(RunStoppedError):  # the plan stops the run
+        with contextlib.suppress(RunStoppedError):  # the setup stops the run
             Launch(
                 words=[sys.executable, checked_program.__file__, *self._words],
                 ranks=RankRequest(ranks=ranks, threads=self._threads, is_alone=ranks == 1),
                 output=io.BytesIO(),
                 environment={
-                    CHECK_PLAN: msgspec.json.encode(plan).decode(),
+                    CHECK_SETUP: msgspec.json.encode(setup).decode(),
                     "PHALANX_CHECK": "1",  # collectives that differ are named
                     "PYTHONHASHSEED": str(hash_seed),
                 },

@@ -22,7 +22,7 @@ from phalanx.records.files import record_file
 from phalanx.records.schema import Run
 from phalanx.run.defaults import SEED, STRATEGY
 from phalanx.study.epoch_lines import EpochLines, ProgramConfig, compiled_pattern
-from phalanx.study.planned import PlannedRun, environment_of
+from phalanx.study.run import StudyRun, environment_of
 from phalanx.study.scaling import ScalingConfig, layouts
 
 OF_BUILT_IN_MODELS = (
@@ -35,7 +35,7 @@ STRATEGIES = ("sequential", "mpi", "shared", "gloo")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProgramTraining(PlannedRun):
+class ProgramTraining(StudyRun):
     """A run of a user's program."""
 
     config: ProgramConfig
@@ -82,7 +82,7 @@ class ProgramTraining(PlannedRun):
         )
 
 
-def plan_program(
+def program_runs(
     study: ScalingConfig, words: str, epoch_pattern: str | None, cores: int
 ) -> list[ProgramTraining]:
     """Return every run of the study, seed after seed.

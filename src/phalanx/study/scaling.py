@@ -13,7 +13,7 @@ from phalanx.models.options import ModelName
 from phalanx.parallel.options import StrategyName
 from phalanx.records.configuration import check_values
 from phalanx.study.options import StudyOptions
-from phalanx.study.planned import TrainingRun
+from phalanx.study.run import TrainingRun
 from phalanx.train.config import TrainConfig
 from phalanx.train.options import DEFAULT_BATCH_SIZE
 
@@ -98,7 +98,7 @@ class ScalingConfig(StudyOptions):
         check_values(self, *values)
 
 
-def plan(study: ScalingConfig, cores: int) -> list[TrainingRun]:
+def runs_of(study: ScalingConfig, cores: int) -> list[TrainingRun]:
     """Every run of the study, in the order in which they are made: seed after seed, and those that
     are compared with each other one after the other, so that a machine that slows down slows all
     of them.
@@ -106,7 +106,7 @@ def plan(study: ScalingConfig, cores: int) -> list[TrainingRun]:
     Raises: UserError when an option does not fit (a batch smaller than the ranks).
     """
     return [
-        _planned(study, model, layout, batch_size, seed)
+        _run_of(study, model, layout, batch_size, seed)
         for seed in study.seeds
         for model in models_of(study)
         for batch_size in study.batch_sizes
@@ -212,7 +212,7 @@ def powers_of_two(largest: int) -> list[int]:
     return [2**exponent for exponent in range(largest.bit_length())]
 
 
-def _planned(
+def _run_of(
     study: ScalingConfig,
     model: ModelName,
     layout: Layout,

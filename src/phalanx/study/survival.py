@@ -26,7 +26,7 @@ from phalanx.records.configuration import check_counts, check_positive, check_va
 from phalanx.run.fault_schedule import INJECT
 from phalanx.study.epoch_lines import EpochLines
 from phalanx.study.options import StudyOptions
-from phalanx.study.planned import PlannedRun, StudyPlan, environment_of
+from phalanx.study.run import StudyRun, StudyRuns, environment_of
 from phalanx.train.survival_options import DisturbedTraining
 
 STEPS, QUICK_STEPS = 1_200, 160
@@ -146,7 +146,7 @@ class SurvivalConfig(StudyOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SurvivalRun(PlannedRun):
+class SurvivalRun(StudyRun):
     """A launch of the training, disturbed or not."""
 
     config: DisturbedTraining
@@ -224,7 +224,7 @@ class _Resumed:
         return self._job.prepare(attempt, former)
 
 
-def plan(study: SurvivalConfig) -> StudyPlan:
+def runs_of(study: SurvivalConfig) -> StudyRuns:
     """Return every run, seed after seed, and the ways that the MPI at hand does not allow.
 
     Raises: UserError when there is no MPI, or nothing to run.
@@ -232,17 +232,17 @@ def plan(study: SurvivalConfig) -> StudyPlan:
     left_out = dict[str, str]()
     for way in study.ways:
         try:
-            _planned(study, way, 0).check()
+            _run_of(study, way, 0).check()
         except UserError as error:
             left_out[way] = str(error).splitlines()[0]
     possible = [way for way in study.ways if way not in left_out]
     if not possible:
         raise UserError(f"there is nothing to run: {next(iter(left_out.values()))}")
-    runs = [_planned(study, way, seed) for seed in study.all_seeds for way in possible]
-    return StudyPlan(runs=runs, left_out=left_out)
+    runs = [_run_of(study, way, seed) for seed in study.all_seeds for way in possible]
+    return StudyRuns(runs=runs, left_out=left_out)
 
 
-def _planned(study: SurvivalConfig, way: WayName, seed: int) -> SurvivalRun:
+def _run_of(study: SurvivalConfig, way: WayName, seed: int) -> SurvivalRun:
     return SurvivalRun(
         name=f"{way}-s{seed}",
         way=way,

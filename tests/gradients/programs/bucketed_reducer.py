@@ -131,12 +131,12 @@ def trained(
             assert result.last_bucket_s >= 0
             assert result.hidden_s >= 0 and (overlap != "off" or result.hidden_s == 0)
     if isinstance(reducer, BucketedGradReducer):
-        plan = reducer.plan()
-        assert sorted(number for bucket in plan for number in bucket) == list(range(8))
-        assert plan[0][0] in (6, 7), "the last layer's gradients come first"
-        assert bucket_bytes is None or len(plan) > 2
+        members = reducer.bucket_members()
+        assert sorted(number for bucket in members for number in bucket) == list(range(8))
+        assert members[0][0] in (6, 7), "the last layer's gradients come first"
+        assert bucket_bytes is None or len(members) > 2
         spans_of_buckets = [span for span in spans.take() if span.name.startswith("bucket ")]
-        assert len(spans_of_buckets) == STEPS * len(plan)
+        assert len(spans_of_buckets) == STEPS * len(members)
     if compressor is None:
         expected = strategy.expected(GLOBAL_BATCH)
         found = (traffic.sent_bytes / STEPS, traffic.received_bytes / STEPS)

@@ -12,7 +12,7 @@ import msgspec
 
 from phalanx.records.events import Event, TrainingEvaluationEvent
 from phalanx.records.schema import Outcome
-from phalanx.study.large_batch import LargeBatchConfig, RemedyName, plan
+from phalanx.study.large_batch import LargeBatchConfig, RemedyName, runs_of
 from phalanx.train.config import TrainConfig
 from phalanx.train.run import setting_of
 from tests.report import made_events
@@ -61,7 +61,7 @@ def large_batch_study(
 ) -> Path:
     """diverged: (cell, seed) of runs that did, of cells that have a mean."""
     study = LargeBatchConfig(batch_sizes=BATCHES, seeds=seeds, epochs=EPOCHS)
-    planned = plan(study)
+    planned = runs_of(study)
     write_study(folder, "large-batch", [run.name for run in planned])
     for run in planned:
         remedy: RemedyName = run.name.rsplit("-b", 1)[0]  # type: ignore[assignment]

@@ -5,7 +5,7 @@ from typing import Any
 
 from phalanx.comm.layout import share_of
 from phalanx.gradients import tree_reducer
-from phalanx.gradients.summation_tree import ADD, Exchange, plan_exchange
+from phalanx.gradients.summation_tree import ADD, Exchange, schedule_exchange
 from phalanx.gradients.tree_reducer import TreeReducer
 from phalanx.parallel.sharded_state import ShardedState
 from phalanx.parallel.surviving_group import SurvivingGroup
@@ -29,11 +29,11 @@ def sum_by_ranks() -> None:
     """Add up the partial sums from the first rank to the last."""
 
     def mutation(*arguments: Any) -> Exchange:
-        exchange = plan_exchange(*arguments)
+        exchange = schedule_exchange(*arguments)
         rest = [item for term in range(1, exchange.num_terms) for item in (term, ADD)]
         return exchange._replace(expression=(0, *rest))
 
-    tree_reducer.plan_exchange = mutation
+    tree_reducer.schedule_exchange = mutation
 
 
 def make_calls_again() -> None:

@@ -71,7 +71,7 @@ def run_io(config: IoConfig, folder: Path, *, command: Sequence[str], console: C
     )
     try:
         with recorded_job(folder, record, console) as line:
-            _print_plan(config, location, formats, needed, console)
+            _print_needs(config, location, formats, needed, console)
             _measure(config, folder, location, formats, line)
     finally:
         if not config.keep:
@@ -105,7 +105,7 @@ def _measure(
         )
 
 
-def _print_plan(
+def _print_needs(
     config: IoConfig, location: DataLocation, formats: list[Format], needed: int, console: Console
 ) -> None:
     """Print the disk space and the time that the measurement will take."""

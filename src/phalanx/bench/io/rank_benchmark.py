@@ -96,13 +96,13 @@ def measure_on_rank(options: Mapping[str, Any], folder: Path) -> None:
         drop_names=config.drop_names,
         kept_batches=max(config.depth) + 1,
     )
-    planned = [
+    wanted = [
         (cell, compute_s)
         for cell in cells(config, ranks, options["formats"])
         for compute_s in compute_times(cell, workload)
     ]
-    total = len(planned) * (config.runs + 1)
-    for done, (number, (cell, compute_s)) in enumerate(turns(planned, config.runs + 1)):
+    total = len(wanted) * (config.runs + 1)
+    for done, (number, (cell, compute_s)) in enumerate(turns(wanted, config.runs + 1)):
         how = "with compute" if compute_s else "flat out"
         doing = f"{cell.format}, {cell.cache}, {cell.loader} {how}"
         records.announce(IoProgressEvent, done, total, doing)

@@ -19,7 +19,7 @@ from phalanx.data.reading.pack_reader import (
 from phalanx.data.reading.prefetch import Readers, trace_reads
 from phalanx.data.samples import PartialBatch
 from phalanx.data.sources.packed import TRAIN, VALIDATION, PackDescription, Packed
-from phalanx.data.staging.stage_plan import StageUnit
+from phalanx.data.staging.stage_schedule import StageUnit
 from phalanx.data.staging.stager import Stager
 from phalanx.records.spans import SpanRecorder
 

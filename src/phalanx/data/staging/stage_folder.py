@@ -8,7 +8,7 @@ from pathlib import Path
 
 from phalanx.data.file_lock import lock_file
 from phalanx.data.packed.verify import file_fault
-from phalanx.data.staging.stage_plan import StageUnit
+from phalanx.data.staging.stage_schedule import StageUnit
 from phalanx.errors import UserError
 from phalanx.records.regular_file import is_own_folder
 

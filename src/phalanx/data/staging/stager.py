@@ -27,7 +27,7 @@ from phalanx.comm.group import Group
 from phalanx.comm.message_request import MessageRequest
 from phalanx.data.packed.index import File
 from phalanx.data.staging.stage_folder import StageFolder
-from phalanx.data.staging.stage_plan import StageMove, StageUnit, next_move
+from phalanx.data.staging.stage_schedule import StageMove, StageUnit, next_move
 
 POLL_S = 0.05
 """Time between two polls for work."""

@@ -19,8 +19,8 @@ from phalanx.doctor.nodes.judge import (
     describe_links,
     describe_node,
 )
-from phalanx.doctor.nodes.plan import NodePlan, plan_nodes
 from phalanx.doctor.nodes.preflight import Preflight, examine_nodes, judge_answers
+from phalanx.doctor.nodes.requirements import NodeRequirements, node_requirements
 from phalanx.doctor.nodes.survey import Survey, survey
 from phalanx.jobs.allocation import allocation
 from phalanx.jobs.detect import Launched, how_to_start
@@ -35,8 +35,8 @@ def check_nodes(runs: Path) -> list[Finding]:
     """Examine the nodes of --hosts or of the allocation. runs: folder of the runs."""
     found = find_mpi(os.environ)
     ranks = sum(allocation(os.environ).slots)
-    plan = plan_nodes(ranks, found, os.environ, cwd=Path.cwd(), folders=[runs])
-    return list_findings(examine_nodes(plan, found))
+    required = node_requirements(ranks, found, os.environ, cwd=Path.cwd(), folders=[runs])
+    return list_findings(examine_nodes(required, found))
 
 
 def list_findings(found: Preflight) -> list[Finding]:
@@ -92,18 +92,18 @@ def check_ranks_together(
             mend = how_to_start(launched, name)
             return [problem("ranks", detail, mend)] if launched.rank == 0 else None
         folders = {str(runs): str(runs.absolute())}
-        plan = NodePlan(hosts=(), has_ssh=False, folders=folders, paths={})
-        with words_in(plan.folders if launched.rank == 0 else {}) as words:
-            question = {**plan.question(), "words": words}
+        required = NodeRequirements(hosts=(), has_ssh=False, folders=folders, paths={})
+        with words_in(required.folders if launched.rank == 0 else {}) as words:
+            question = {**required.question(), "words": words}
             found = survey(library, world.bcast(question))
     finally:
         late.cancel()
-    return None if found is None else _judge_together(found, plan)
+    return None if found is None else _judge_together(found, required)
 
 
-def _judge_together(found: Survey, plan: NodePlan) -> list[Finding]:
-    own = facts.answer(plan.question())
-    seen = judge_answers(plan, own, found, ranks=found.world_size, mpi=found.library)
+def _judge_together(found: Survey, required: NodeRequirements) -> list[Finding]:
+    own = facts.answer(required.question())
+    seen = judge_answers(required, own, found, ranks=found.world_size, mpi=found.library)
     placed = ", ".join(f"{node.num_ranks} on {node.host}" for node in found.nodes)
     together = f"{found.world_size} found each other over {found.library}: {placed}"
     return [ok("ranks", together), *list_findings(seen)]

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 from phalanx.comm.pairs import SLOW_SHARE, PairSpeed
 from phalanx.doctor.examine import Finding, problem, warning
 from phalanx.doctor.nodes.interview import NodeFacts
-from phalanx.doctor.nodes.plan import MPI_WHEELS, SAME, NodePlan, how_to_install
+from phalanx.doctor.nodes.requirements import MPI_WHEELS, SAME, NodeRequirements, how_to_install
 from phalanx.doctor.nodes.survey import Survey
 
 CLOCK_OFFSET_S = 0.1
@@ -25,7 +25,7 @@ class NodeView:
 
     host: str
     node: NodeFacts
-    plan: NodePlan
+    required: NodeRequirements
     own: Mapping[str, Any]
     """Facts of this machine, which starts the ranks."""
     nodes: Mapping[str, NodeFacts]
@@ -66,12 +66,12 @@ class NodeView:
 
     def words(self) -> dict[str, object]:
         """Return what sentences name."""
-        offset_s, package = self.node.clock_offset_s, Path(self.plan.package)
+        offset_s, package = self.node.clock_offset_s, Path(self.required.package)
         return {
             **vars(self),
             "theirs": self.theirs,
-            "python": self.plan.python,
-            "install": how_to_install(self.host, self.own["packages"], python=self.plan.python),
+            "python": self.required.python,
+            "install": how_to_install(self.host, self.own["packages"], python=self.required.python),
             "copy": f"scp -r {package} {self.host}:{package.parent}",
             "offset": f"{abs(offset_s):.1f} s {'ahead of' if offset_s > 0 else 'behind'}",
             "unresolved": ", ".join(self.theirs["unresolved"][:8]),
@@ -132,12 +132,12 @@ RULES = (
 
 
 def judge_nodes(
-    plan: NodePlan, own: Mapping[str, Any], nodes: Mapping[str, NodeFacts]
+    required: NodeRequirements, own: Mapping[str, Any], nodes: Mapping[str, NodeFacts]
 ) -> list[Finding]:
     """Return problems and warnings. own: facts of this machine, which starts the ranks."""
     found: list[Finding] = []
     for host, node in nodes.items():
-        seen = NodeView(plan=plan, host=host, node=node, own=own, nodes=nodes)
+        seen = NodeView(required=required, host=host, node=node, own=own, nodes=nodes)
         words = seen.words()
         for rule in RULES:
             if rule.applies(seen):
@@ -152,7 +152,7 @@ def _judge_paths(it: NodeView) -> Iterator[Finding]:
     absent = it.theirs["missing"]
     for path in absent:
         if not any(str(folder) in absent for folder in Path(path).parents):
-            yield problem(it.host, f"has no {path}", it.plan.paths[path].format(host=it.host))
+            yield problem(it.host, f"has no {path}", it.required.paths[path].format(host=it.host))
     for folder, free_bytes in it.theirs["free_bytes"].items():
         if free_bytes is not None and free_bytes < LOW_DISK_BYTES:
             detail = f"has {free_bytes / 2**20:,.0f} MiB free for {folder}"
@@ -172,18 +172,21 @@ def _judge_packages(it: NodeView) -> Iterator[Finding]:
     if replaced is not None:
         there = [*others, *([ours] if theirs.get(ours) else [])]
         has = " and ".join(f"{name} {theirs[name]}" for name in there)
+        pip = f"{it.required.python} -m pip"
         mend = (
-            f'ssh {it.host} "{it.plan.python} -m pip uninstall -y {" ".join(map(str, there))} && '
-            f'{it.plan.python} -m pip install {ours}=={own[ours]}"'
+            f'ssh {it.host} "{pip} uninstall -y {" ".join(map(str, there))} && '
+            f'{pip} install {ours}=={own[ours]}"'
         )
         yield problem(it.host, f"has {has}, here only {ours} {own[ours]}", mend)
     for name, release in own.items():
         found = theirs[name]
         if release is None or found == release or name in ("phalanx", replaced):
             continue
-        mend = f"ssh {it.host} {it.plan.python} -m pip install {name}=={release.partition('+')[0]}"
+        mend = (
+            f"ssh {it.host} {it.required.python} -m pip install {name}=={release.partition('+')[0]}"
+        )
         if found is None:
-            yield problem(it.host, f"has no {name} {release} for {it.plan.python}", mend)
+            yield problem(it.host, f"has no {name} {release} for {it.required.python}", mend)
             continue
         is_minor = name not in MPI_WHEELS and _release(release) == _release(found)
         judge = warning if is_minor else problem

@@ -15,8 +15,8 @@ from phalanx.doctor.nodes.interview import NodeFacts, words_in
 from phalanx.doctor.nodes.judge import describe_nodes, judge_nodes, judge_survey
 from phalanx.doctor.nodes.meeting import SURVEY_S, Meeting
 from phalanx.doctor.nodes.networks import judge_networks
-from phalanx.doctor.nodes.plan import NodePlan
 from phalanx.doctor.nodes.reach import ask_nodes, is_this_machine
+from phalanx.doctor.nodes.requirements import NodeRequirements
 from phalanx.doctor.nodes.survey import Survey
 from phalanx.errors import UserError
 from phalanx.jobs.installation import MpiInstallation
@@ -71,16 +71,16 @@ class Preflight:
         return replace(self, findings=[*self.findings, *judged], pairs=met.pairs)
 
 
-def needs_preflight(plan: NodePlan) -> bool:
+def needs_preflight(required: NodeRequirements) -> bool:
     """Return whether ranks leave this machine."""
-    return len(plan.hosts) > 1 or any(not is_this_machine(host) for host in plan.hosts)
+    return len(required.hosts) > 1 or any(not is_this_machine(host) for host in required.hosts)
 
 
-def examine_nodes(plan: NodePlan, mpi: MpiInstallation) -> Preflight:
+def examine_nodes(required: NodeRequirements, mpi: MpiInstallation) -> Preflight:
     """Ask the nodes and start a rank on each. Nothing is left behind on any of them."""
-    if not plan.has_ssh:
-        return examine_by_ranks(plan, mpi)
-    found = ask_over_ssh(plan, mpi)
+    if not required.has_ssh:
+        return examine_by_ranks(required, mpi)
+    found = ask_over_ssh(required, mpi)
     if found.problems:
         return found
     with found.meeting(mpi) as meeting:
@@ -89,7 +89,7 @@ def examine_nodes(plan: NodePlan, mpi: MpiInstallation) -> Preflight:
 
 @contextlib.contextmanager
 def examined_beside(
-    plan: NodePlan, mpi: MpiInstallation, show: Callable[[str], None]
+    required: NodeRequirements, mpi: MpiInstallation, show: Callable[[str], None]
 ) -> Iterator[Callable[[], None]]:
     """Ask the nodes over ssh, then start a rank on each, to measure the links while the block runs,
     which is a job of these nodes.
@@ -100,11 +100,11 @@ def examined_beside(
     After the block, a job that has come to its end, that is shown as a line.
     Raises: UserError naming each node that cannot run the job, and the fix.
     """
-    found = ask_over_ssh(plan, mpi) if plan.has_ssh else examine_by_ranks(plan, mpi)
+    found = ask_over_ssh(required, mpi) if required.has_ssh else examine_by_ranks(required, mpi)
     if found.are_apart and not found.problems:  # the job would wait for ever
         with found.meeting(mpi) as meeting:
             found = found.having_met(meeting.wait())
-    if found.problems or found.are_apart or not plan.has_ssh:
+    if found.problems or found.are_apart or not required.has_ssh:
         found.show(show)
         yield lambda: None
         return
@@ -127,13 +127,13 @@ def examined_beside(
             show(str(error))
 
 
-def ask_over_ssh(plan: NodePlan, mpi: MpiInstallation) -> Preflight:
+def ask_over_ssh(required: NodeRequirements, mpi: MpiInstallation) -> Preflight:
     """Ask the nodes; what follows from how their ranks meet is still to be found."""
-    question = plan.question()
-    nodes, failed = ask_nodes(plan.hosts, question)
+    question = required.question()
+    nodes, failed = ask_nodes(required.hosts, question)
     here = (node.facts for host, node in nodes.items() if is_this_machine(host))
     own = next(here, None) or facts.answer({**question, "names": []})
-    findings = failed + judge_nodes(plan, own, nodes)
+    findings = failed + judge_nodes(required, own, nodes)
     found = Preflight(findings=findings, mpi=str(mpi), own=own, nodes=nodes)
     if found.problems:
         return found
@@ -160,26 +160,26 @@ def with_mend(findings: Sequence[Finding], variables: Mapping[str, str]) -> list
     return [replace(it, detail=f"{it.detail}; left out by {words}") for it in findings]
 
 
-def examine_by_ranks(plan: NodePlan, mpi: MpiInstallation) -> Preflight:
+def examine_by_ranks(required: NodeRequirements, mpi: MpiInstallation) -> Preflight:
     """Examine nodes that only the MPI's launcher reaches."""
-    own = facts.answer({**plan.question(), "names": []})
-    with words_in(plan.folders) as words:
-        question = {**plan.question(), "words": words}
-        with Meeting(plan.hosts, mpi, question) as meeting:
+    own = facts.answer({**required.question(), "names": []})
+    with words_in(required.folders) as words:
+        question = {**required.question(), "words": words}
+        with Meeting(required.hosts, mpi, question) as meeting:
             survey = meeting.wait()
     if isinstance(survey, Finding):
         return Preflight(findings=[survey], mpi=str(mpi), own=own)
-    return judge_answers(plan, own, survey, ranks=len(plan.hosts), mpi=str(mpi))
+    return judge_answers(required, own, survey, ranks=len(required.hosts), mpi=str(mpi))
 
 
 def judge_answers(
-    plan: NodePlan, own: Mapping[str, Any], survey: Survey, *, ranks: int, mpi: str
+    required: NodeRequirements, own: Mapping[str, Any], survey: Survey, *, ranks: int, mpi: str
 ) -> Preflight:
     """Return what the answers of ranks mean. ranks: how many were started."""
     nodes = nodes_of(survey)
     findings = judge_survey(list(nodes), survey, ranks)
     if not any(finding.status == "problem" for finding in findings):
-        findings += judge_nodes(plan, own, nodes)
+        findings += judge_nodes(required, own, nodes)
     return Preflight(findings=findings, mpi=mpi, own=own, nodes=nodes, pairs=survey.pairs)
 
 

@@ -24,7 +24,7 @@ from phalanx.doctor.nodes import facts
 from phalanx.doctor.nodes.facts import ANSWER
 from phalanx.doctor.nodes.interview import Ask, NodeFacts, ask_more, words_in
 from phalanx.doctor.nodes.networks import addresses_to_try, hosts_after
-from phalanx.doctor.nodes.plan import PACKAGES, SAME, how_to_install
+from phalanx.doctor.nodes.requirements import PACKAGES, SAME, how_to_install
 from phalanx.errors import print_note
 from phalanx.jobs.elsewhere import (
     ANSWER_S,

@@ -87,7 +87,7 @@ def recipe_at_the_smallest(cell: Cell, cells: Sequence[Cell]) -> Cell | None:
 
 
 def batches(view: View) -> list[int]:
-    """Return the batch sizes of the plan, also those without a result."""
+    """Return the batch sizes of the study, also those without a result."""
     return sorted({row["batch_size"] for row in view.data.runs if row.get("batch_size")})
 
 
@@ -104,7 +104,7 @@ def base_recipe(view: View) -> Cell | None:
 
 
 def remedies(view: View) -> list[str]:
-    """Return the remedies in the order of the plan."""
+    """Return the remedies in the order of the study."""
     known = [row["remedy"] for row in view.data.runs if row.get("has_result")]
     return list(dict.fromkeys(known))
 
@@ -393,7 +393,7 @@ LARGE_BATCH = Page(
         of_run,
         counts=lambda row: row.get("has_result", False),
         panel="training",
-        # Sort by increasing batch, then as planned.
+        # Sort by increasing batch, then as the study lists them.
         finish=lambda rows: sorted(rows, key=lambda row: int(row["batch_size"])),
     ),
     cell=("remedy", "batch_size"),

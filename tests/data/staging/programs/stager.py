@@ -12,7 +12,7 @@ import numpy as np
 from phalanx.comm.world import World
 from phalanx.data.packed.pack import Pack
 from phalanx.data.staging.stage_folder import StageFolder, stage_path
-from phalanx.data.staging.stage_plan import StageUnit
+from phalanx.data.staging.stage_schedule import StageUnit
 from phalanx.data.staging.stager import Stager
 
 

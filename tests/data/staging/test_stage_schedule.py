@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phalanx.data.sampler import shard_windows
-from phalanx.data.staging.stage_plan import ReadSchedule, StageMove, next_move
+from phalanx.data.staging.stage_schedule import ReadSchedule, StageMove, next_move
 
 windows_of_units = st.lists(
     st.lists(st.integers(0, 9), unique=True, max_size=4), min_size=1, max_size=6

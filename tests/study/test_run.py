@@ -7,7 +7,7 @@ from phalanx.study.compression import CompressionConfig
 from phalanx.study.io import IoStudyConfig
 from phalanx.study.large_batch import LargeBatchConfig
 from phalanx.study.parallelism import ParallelismConfig
-from phalanx.study.planned import command_words, environment_of, study_folder
+from phalanx.study.run import command_words, environment_of, study_folder
 from phalanx.study.scaling import ScalingConfig
 from phalanx.train.config import DEFAULTS, TrainConfig
 

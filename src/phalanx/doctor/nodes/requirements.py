@@ -22,7 +22,7 @@ _INSTALL = "install the same MPI there, at the same path"
 
 
 @dataclass(frozen=True, kw_only=True)
-class NodePlan:
+class NodeRequirements:
     """Nodes of a run, and what it needs on each."""
 
     hosts: tuple[str, ...]
@@ -68,7 +68,7 @@ def how_to_install(
     return f'ssh {host} "{words}"'
 
 
-def plan_nodes(
+def node_requirements(
     ranks: int,
     mpi: MpiInstallation,
     environ: Mapping[str, str],
@@ -77,7 +77,7 @@ def plan_nodes(
     folders: Iterable[Path | None] = (),
     files: Iterable[Path | None] = (),
     data: Iterable[Path | None] = (),
-) -> NodePlan:
+) -> NodeRequirements:
     """Return the nodes on which `ranks` ranks are started, and what they must have there.
 
     cwd: the folder at hand. folders: to write to; files: of the program; data: to read. None: not
@@ -88,7 +88,7 @@ def plan_nodes(
         if file is not None:
             path = cwd / file
             paths[str(path)] = _COPY.format(path=path, folder=path.parent)
-    return NodePlan(
+    return NodeRequirements(
         hosts=tuple(name for name, _ in allocation(environ).used(ranks)),
         has_ssh=starts_by_ssh(mpi.vendor, environ),
         folders={str(folder): str(cwd / folder) for folder in folders if folder is not None},

@@ -31,7 +31,7 @@ WITHOUT_MPI = ("sequential", "gloo")
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlannedRun(ABC):
+class StudyRun(ABC):
     """One job of a study."""
 
     record: ClassVar[type[JobRecord]] = Run
@@ -71,7 +71,7 @@ class PlannedRun(ABC):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainingRun(PlannedRun):
+class TrainingRun(StudyRun):
     """`phalanx train`."""
 
     config: TrainConfig
@@ -89,10 +89,10 @@ class TrainingRun(PlannedRun):
 
 
 @dataclass(frozen=True, kw_only=True)
-class StudyPlan:
+class StudyRuns:
     """Runs of a study, where some are impossible."""
 
-    runs: Sequence[PlannedRun] = ()
+    runs: Sequence[StudyRun] = ()
     left_out: Mapping[str, str] = field(default_factory=dict)
     """Names of runs that cannot be, and why."""
 

@@ -1,4 +1,4 @@
-"""Plan of a program's run: what `phalanx.start` was given, checked, before any rank is joined."""
+"""Setup of a program's run: what `phalanx.start` was given, checked, before any rank is joined."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from phalanx.torch_backend.threads import compute_bitwise, share_cores
 
 
 @dataclass(frozen=True, kw_only=True)
-class BatchPlan:
+class BatchSetup:
     """Global batches: their data, sizes and number."""
 
     data: object
@@ -99,13 +99,13 @@ class BatchPlan:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunPlan:
+class RunSetup:
     """Everything that decides a run; each method makes a part of it, collectively."""
 
     model: nn.Module
     optimizers: Mapping[str, Optimizer]
     schedulers: Sequence[LRScheduler]
-    batches: BatchPlan
+    batches: BatchSetup
     ranks: JobRanks
     choice: StrategyChoice
     strategy_options: Mapping[str, Any]
