@@ -10,15 +10,17 @@ from statistics import median
 
 import msgspec
 import pytest
-from phalanx.bench.gradient_order import order_of_gradients
+import torch
 from rich.console import Console
 
 from phalanx.cli.compare import compare
 from phalanx.cli.trace import trace
 from phalanx.cli.train_options import RunOptions
 from phalanx.errors import UserError
+from phalanx.models.build import build_model
 from phalanx.models.options import DataShape, ModelOptions, completed
 from phalanx.parallel.options import StrategyOptions
+from phalanx.parallel.program_costs import ReadyGradients
 from phalanx.plan.imagined_run import TRACED_RANKS, write_imagined_run
 from phalanx.plan.predict import Target
 from phalanx.plan.profile import Gradient, ProgramProfile, StepTimes
@@ -158,11 +160,13 @@ def test_buckets_and_collectives_come_in_the_order_of_a_real_run(
     words = ("--strategy", "mpi", "--overlap", "on", "--link", link, "--width", str(width))
     real = run_really(command, tmp_path / "real", *words, "--batch-size", "128")
     options = completed("mlp", ModelOptions(width=width))
-    order = order_of_gradients("mlp", options, DataShape(), batch=8, passes=1)
-    parameters = sum(size for size, _ in order) // 4
+    model = build_model("mlp", seed=0, options=options, shape=DataShape())
+    ready = ReadyGradients(model)
+    model(torch.rand(8, *DataShape().inputs)).sum().backward()
+    ready.end_step(1.0)
+    gradients = [Gradient(**each) for each in ready.close()]
     found = msgspec.structs.replace(
-        profile(parameters=parameters),
-        gradients=[Gradient(bytes=size, ready=ready) for size, ready in order],
+        profile(parameters=sum(each.bytes for each in gradients) // 4), gradients=gradients
     )
     found = as_it_ran(real, found, 64)
     planned = beside(real, found, strategy="mpi", overlap="on", link=link)
