@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+import time
 from collections.abc import Sequence
 from io import StringIO
 from pathlib import Path
@@ -162,8 +163,9 @@ def test_buckets_and_collectives_come_in_the_order_of_a_real_run(
     options = completed("mlp", ModelOptions(width=width))
     model = build_model("mlp", seed=0, options=options, shape=DataShape())
     ready = ReadyGradients(model)
-    model(torch.rand(8, *DataShape().inputs)).sum().backward()
-    ready.end_step(1.0)
+    loss, began_s = model(torch.rand(512, *DataShape().inputs)).sum(), time.perf_counter()
+    loss.backward()
+    ready.end_step(time.perf_counter() - began_s)
     gradients = [Gradient(**each) for each in ready.close()]
     found = msgspec.structs.replace(
         profile(parameters=sum(each.bytes for each in gradients) // 4), gradients=gradients

@@ -147,7 +147,13 @@ def _validate(
         validation_page,
     )
 
-    rounds, measured = validation.rounds, read_measured(validation.here)
+    rounds, folders = validation.rounds, [path for path in validation.here if path.is_dir()]
+    measured = read_measured(path for path in validation.here if path not in folders)
+    if folders:
+        from phalanx.bench.plan_validation import results_of
+
+        again = [case for folder in folders for case in results_of(folder)]
+        measured = msgspec.structs.replace(measured, here=[*measured.here, *again])
     if rounds < 0:
         raise UserError(f"--rounds must not be negative: {rounds}")
     if rounds:

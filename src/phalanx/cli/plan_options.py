@@ -133,7 +133,8 @@ class ValidationOptions:
     each."""
 
     here: Annotated[tuple[Path, ...], Parameter(consume_multiple=True)] = ()
-    """Files of such rounds, printed with --json, which are shown beside the tables."""
+    """Files of such rounds, printed with --json, which are shown beside the tables; or their
+    folders, whose cases are predicted anew."""
 
     page: Path | None = None
     """File into which the comparison is written as a page of Markdown."""
