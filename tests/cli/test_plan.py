@@ -233,6 +233,11 @@ def test_machine_files_are_not_overwritten(folder: Path, forked_phalanx: Phalanx
         (["--machine", "hpc.yml"], "hpc.yml cannot be read"),
         (["--machine", "."], "is no .yaml file and no machine that ships"),
         (["--speed", "nan"], "--speed must be from 0.001 to 1000"),
+        (
+            ["--machine", "hpc.yaml", "--what-if", "ranks_per_node=0.4"],
+            "ranks_per_node=0.4: ranks_per_node must be a number of ranks from 1 to 4096, not 0",
+        ),
+        (["--machine", "hpc.yaml", "--what-if", "bandwidth=1e9x"], "bytes per second out of a"),
     ],
 )
 def test_more_bad_input_is_refused(

@@ -29,7 +29,7 @@ from phalanx.parallel.options import StrategyOptions
 from phalanx.plan.changes import machine_with
 from phalanx.plan.counts import parse_counts
 from phalanx.plan.imagined_run import TRACED_RANKS, write_imagined_run
-from phalanx.plan.machine import RANGES, Cluster, read_machine, shared_by
+from phalanx.plan.machine import RANGES, Cluster, check_numbers, read_machine, shared_by
 from phalanx.plan.measured_rows import read_rows
 from phalanx.plan.predict import Target
 from phalanx.plan.profile import ProgramProfile, read_profile
@@ -179,6 +179,8 @@ def _validate(
 
 
 def _ranks_per_node(options: TargetOptions, machine: Cluster | None) -> int:
+    if machine is not None and options.what_if is not None:
+        check_numbers(f"--what-if {options.what_if}", msgspec.to_builtins(machine))
     if options.ranks_per_node is not None:
         low, high, _ = RANGES["ranks_per_node"]
         if not low <= options.ranks_per_node <= high:

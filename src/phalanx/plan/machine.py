@@ -132,8 +132,7 @@ def read_machine(name: str) -> Cluster:
     for each in sums if isinstance(sums, list) else []:
         if isinstance(each, dict):
             _check_keys(where, each, SumTime, "all_reduce.")
-    for key, (low, high, unit) in RANGES.items():
-        _check_number(where, content, key, low, high, unit)
+    check_numbers(where, content)
     try:
         machine = msgspec.convert(content, Cluster, strict=False)
     except msgspec.ValidationError as error:
@@ -141,6 +140,15 @@ def read_machine(name: str) -> Cluster:
     _check_tables(where, machine)
     _check_bits(where, machine)
     return machine
+
+
+def check_numbers(where: str, content: dict[str, Any]) -> None:
+    """Raise UserError for a number out of its range, with key, unit and range.
+
+    where: of the machine, in the error. content: keys and values of its file.
+    """
+    for key, (low, high, unit) in RANGES.items():
+        _check_number(where, content, key, low, high, unit)
 
 
 def shared_by(machine: Cluster, ranks: int) -> Cluster:
