@@ -110,7 +110,6 @@ def plan(
         command=shlex.join(this_command()),
         with_layouts=target.layouts,
     )
-    folder = default_folder("plan", profile.model.replace("/", "-").replace(":", "-"))
     write_record(folder, made)
     if json_:
         print_json(msgspec.to_builtins(made))
