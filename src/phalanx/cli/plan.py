@@ -255,7 +255,7 @@ def _target(
 def _name_of(words: Sequence[str], model: str) -> str:
     """Return the name of what is planned, for its folder."""
     name = Path(words[words[0] == "-m"]).stem if words else model
-    return re.sub(r"[^\w.]+", "-", name)
+    return re.sub(r"[^\w.]+", "-", re.sub(r"^\d{8}-\d{6}-\d{6}-", "", name))
 
 
 def _profile(
