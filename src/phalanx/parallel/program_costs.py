@@ -160,7 +160,7 @@ class SavedTensors:
 
 
 class ReadyGradients:
-    """When each gradient of a program's steps is ready, by hooks of its own."""
+    """Times at which the gradients of a program's steps are ready, by hooks of its own."""
 
     def __init__(self, model: nn.Module) -> None:
         self._parameters = [p for p in model.parameters() if p.requires_grad]

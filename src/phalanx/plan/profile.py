@@ -73,9 +73,9 @@ class LayerTime(msgspec.Struct, frozen=True, kw_only=True):
     samples: int
     forward_s: float
     input_s: float
-    """Of the gradient of its inputs; 0 for a layer that needs none."""
+    """Gradient of its inputs; 0 for a layer that needs none."""
     weight_s: float
-    """Of the gradients of its parameters."""
+    """Gradients of its parameters."""
 
 
 class Layer(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,21 +84,20 @@ class Layer(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     parameter_bytes: int
     output_bytes: int
-    """Of a sample: what goes to the next layer, and its gradient back."""
+    """Bytes of a sample that go to the next layer, and back as their gradient."""
     saved_bytes: int
-    """Of a sample: tensors that its forward pass keeps for its backward pass."""
+    """Bytes of a sample that its forward pass keeps for its backward pass."""
     times: list[LayerTime]
-    """By samples, from few to many."""
+    """Passes by samples, from few to many."""
 
 
 class ProgramCosts(msgspec.Struct, frozen=True, kw_only=True):
-    """What a model costs part by part, as `parallel.program_costs` measures it."""
+    """Costs of a model part by part, as `parallel.program_costs` measures them."""
 
     gradients: list[Gradient] = []
     """Empty: gradients are taken to come evenly over the backward pass."""
     saved_bytes: int = 0
-    """Of a sample: tensors that the forward pass keeps for the backward pass, layer by layer or
-    not; 0: not known."""
+    """Bytes of a sample that the whole forward pass keeps for the backward pass; 0: not known."""
     layers: list[Layer] = []
     """In the order of the forward pass; empty: a pipeline cannot cut the program."""
     no_layers: str | None = None

@@ -1,4 +1,4 @@
-"""What `phalanx plan` has a process of one rank measure beside its steps."""
+"""Options of a process of one rank that `phalanx plan` measures."""
 
 from __future__ import annotations
 

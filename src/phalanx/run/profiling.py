@@ -137,7 +137,7 @@ class ProgramProbe:
         if "saved_bytes" not in self._costs:
             self._counted.__exit__(None, None, None)
             self._costs["saved_bytes"] = self._saved.num_bytes // self._samples
-            self._saved = SavedTensors(())  # those that were kept need no memory from now on
+            self._saved = SavedTensors(())  # the kept ones are needed no longer
 
     def end_step(self, _: int, result: StepResult) -> None:
         """Time the gradients of a step that was just made, and write the file after the last."""
