@@ -88,7 +88,7 @@ def validate_here(
     alone = {"strategy": "sequential", "ranks": 1}
     pilot = run_trainings(config, [top / "pilot"], FIRST_STEPS, **alone, batch_size=whole)
     step_s = profile_of_runs({1: pilot}).times[0].median_s
-    steps = max(4 * FIRST_STEPS, min(MOST_STEPS, int(RUN_S / step_s)))
+    steps = max(6 * FIRST_STEPS, min(MOST_STEPS, int(RUN_S / step_s)))
     calibrated: dict[int, list[Path]] = {1: [], RANKS: []}
     measured: dict[str, list[float]] = {case.name: [] for case in CASES}
     jobs = ["alone", "at once", *(case.name for case in CASES)]

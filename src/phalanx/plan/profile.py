@@ -99,7 +99,7 @@ class ProgramCosts(msgspec.Struct, frozen=True, kw_only=True):
     saved_bytes: int = 0
     """Bytes of a sample that the whole forward pass keeps for the backward pass; 0: not known."""
     layers: list[Layer] = []
-    """In the order of the forward pass; empty: a pipeline cannot cut the program."""
+    """Layers in the order of the forward pass; empty: a pipeline cannot cut the program."""
     no_layers: str | None = None
     """The reason for that, with the module's name."""
     units: dict[str, list[ParameterSpec]] = {}
@@ -135,7 +135,7 @@ class ProgramProfile(ProgramCosts, frozen=True, kw_only=True):
     sequence: int = 1
     """Targets of a sample."""
     checkpoint_s: float | None = None
-    """For which training waits; a thread writes on beside it."""
+    """Seconds for which training waits; a thread writes on beside it."""
     sums: list[SumTime] = []
     """Sums at this program's sizes, measured on this machine."""
     message_sums: list[SumTime] = []
