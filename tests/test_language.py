@@ -186,7 +186,10 @@ def test_public_names_are_documented(module: str, name: str) -> None:
         assert not [node.name for node in methods if not ast.get_docstring(node)]
 
 
-OF_PLANS = ("plan/", "cli/plan", "records/plan", "bench/plan", "bench/profile", "bench/machine")
+OF_PLANS = (
+    *("plan/", "cli/plan", "cli/trace", "records/", "report/", "run/profiling", "run/watching"),
+    *("bench/plan", "bench/profile", "bench/machine", "parallel/program_costs"),
+)
 """Begins of the names of files that serve `phalanx plan`, which have the word to themselves."""
 PLAN = re.compile(r"(?<![a-zA-Z])plan(?:s|ned|ning)?(?![a-z])|Plan(?:ned)?(?![a-z])|PLAN(?:NED)?")
 OTHER_PLANS = re.compile(

@@ -13,6 +13,7 @@ def links(*bandwidths: float) -> list[LinkTimes]:
             nodes=(0, number),
             latencies_s=[1e-5, 2e-5, 3e-5],
             bandwidths_bytes_per_s=[bandwidth],
+            both_ways_bytes_per_s=[0.9 * bandwidth],
             send_cpu_s_per_mb=2e-4,
         )
         for number, bandwidth in enumerate(bandwidths, 1)
@@ -48,7 +49,7 @@ def test_a_network_is_the_median_over_pairs_with_their_spread() -> None:
     assert network is not None
     assert (network.bandwidth_bytes_per_s, network.bandwidth_spread) == (1e9, 0.1)
     assert (network.latency_s, network.latency_spread) == (2e-5, 0.5)
-    assert network.send_cpu_s_per_mb == 2e-4
+    assert (network.both_ways, network.send_cpu_s_per_mb) == (0.9, 2e-4)
 
 
 def test_a_measured_bandwidth_is_never_without_a_spread() -> None:

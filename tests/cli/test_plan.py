@@ -1,6 +1,8 @@
 """`phalanx plan` and `phalanx bench machine` as a user calls them."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,6 +10,7 @@ import pytest
 from phalanx.plan.machine import machine_text, read_machine
 from phalanx.plan.profile import read_profile, write_profile
 from tests.cli.conftest import Phalanx
+from tests.cli.test_no_mpi import WITHOUT_MPI
 from tests.plan.made_profile import machine, profile
 
 
@@ -120,75 +123,21 @@ def test_plan_of_a_training(tmp_path: Path, forked_phalanx: Phalanx) -> None:
     assert not (folder / "checkpoints").exists()
 
 
-PROGRAM = """
-import sys, torch, phalanx
-torch.manual_seed(0)
-size = int(sys.argv[1])
-model = torch.nn.Sequential(torch.nn.Linear(64, 32), torch.nn.Tanh(), torch.nn.Linear(32, 8))
-data = torch.utils.data.TensorDataset(torch.rand(size, 64), torch.randint(8, (size,)))
-{more}
-run = phalanx.start(
-    model, torch.optim.Adam(model.parameters()), {data}, epochs=3, strategy="mpi",
-    checkpoint_dir="saved", run_dir="mine",
-)
-for epoch in run.epochs():
-    for batch in epoch:
-        {loop}
-        run.step(batch, torch.nn.functional.cross_entropy)
-    open("after.txt", "w")
-"""
-LOADER = "torch.utils.data.DataLoader(data, batch_size=64, shuffle=True)"
-
-
-def program(folder: Path, *, more: str = "", data: str = LOADER, loop: str = "pass") -> None:
-    (folder / "train.py").write_text(PROGRAM.format(more=more, data=data, loop=loop))
-
-
-@pytest.mark.mpi
-def test_plan_of_a_program(tmp_path: Path, forked_phalanx: Phalanx) -> None:
-    """It is measured without a line of it changed, and writes nothing: 5 steps are an epoch."""
-    program(tmp_path)
-    words = ["train.py", "--ranks", "1,2", "--ranks-per-node", "2", "--", "320"]
-    text = printed(forked_phalanx, "plan", *words)
-    assert "1 and 2 ranks that exchange nothing, steps of 32 samples and 64 samples" in text
-    assert {path.name for path in tmp_path.iterdir()} == {"train.py", "runs"}
-    (folder,) = (tmp_path / "runs" / "plan").iterdir()
-    found = read_profile(folder)
-    assert (found.program, found.global_batch, found.train_samples) == ("train.py 320", 64, 320)
-    assert [(each.at_once, each.samples) for each in found.times] == [
-        *((1, 32), (1, 64), (2, 32), (2, 64))
-    ]
-    assert all(each.peak_bytes > 10**7 for each in found.times)
-    assert sum(each.bytes for each in found.gradients) == found.gradient_bytes
-    assert [layer.name for layer in found.layers] == ["0", "1", "2"]
-    assert found.no_split and "no plan for tensor parallelism" in found.no_split
-    assert found.checkpoint_s and found.quantities == 2
-
-
 @pytest.mark.parametrize(
-    ("parts", "said"),
+    ("program", "said"),
     [
-        ({"more": "sys.exit()"}, "train.py 64 did not start a run by phalanx.start"),
-        ({"more": "raise ValueError(3)"}, "fails with its own batch: ValueError: 3"),
-        (
-            {"loop": "if batch.step == 3: sys.exit()"},
-            "ended after 3 steps, and a plan needs 8 or more",
-        ),
-        ({"data": "[*data], batch_size=64, sharded=True"}, "makes its batches itself"),
-        ({"data": "data, batch_size=0"}, "batch_size=0"),
-        (
-            {"loop": "assert len(batch.inputs) == 64"},
-            "fails with 32 samples a step: AssertionError",
-        ),
+        ("print(1)", "train.py 64 did not start a run by phalanx.start"),
+        ("import sys\nraise ValueError(sys.argv[1])", "fails with its own batch: ValueError: 64"),
     ],
 )
 def test_programs_that_no_plan_can_measure(
-    parts: dict[str, str], said: str, tmp_path: Path, forked_phalanx: Phalanx
+    program: str, said: str, tmp_path: Path, forked_phalanx: Phalanx
 ) -> None:
-    program(tmp_path, **parts)
+    """More of them are in tests/bench/test_profile.py."""
+    (tmp_path / "train.py").write_text(program)
     text = refused(forked_phalanx, "plan", "train.py", "--ranks", "1,2", "--", "64")
     assert said in text
-    assert sum(line.startswith("phalanx: ") for line in text.splitlines()) == 1
+    assert text.count("phalanx: ") == 1
 
 
 def test_options_of_models_are_not_for_programs(folder: Path, forked_phalanx: Phalanx) -> None:
@@ -228,7 +177,11 @@ def test_machine_file_of_this_machine(tmp_path: Path, forked_phalanx: Phalanx) -
         (["--strategy", "zero", "--ranks", "2"], "are not in this profile"),
         (["--mesh", "dp=2,tp=2", "--ranks", "2"], "use --ranks 4"),
         (["--rounds", "3"], "--rounds 3 is for --validate"),
+        (["--here", "rounds.json"], "--here rounds.json is for --validate"),
+        (["--page", "page.md"], "--page page.md is for --validate"),
         (["--validate", "--rounds", "-1"], "must not be negative"),
+        (["--validate", "--here", "hpc.yaml"], "hpc.yaml is no file of rounds"),
+        (["--validate", "--page", "no/page.md"], "--page no/page.md cannot be written"),
     ],
 )
 def test_bad_input_is_refused(
@@ -253,11 +206,15 @@ def test_damaged_and_missing_profiles(folder: Path, forked_phalanx: Phalanx) -> 
     assert "nowhere" in refused(forked_phalanx, "plan", "nowhere")
 
 
-def test_published_tables(forked_phalanx: Phalanx) -> None:
-    text = printed(forked_phalanx, "plan", "--validate")
+def test_published_tables(tmp_path: Path, forked_phalanx: Phalanx) -> None:
+    text = printed(forked_phalanx, "plan", "--validate", "--page", "page.md")
     assert "not predicted: TF K80 EC2: parameter servers" in text
-    read = json.loads(printed(forked_phalanx, "plan", "--validate", "--json"))
-    assert len(read["published"]) > 60
+    assert "phalanx plan --validate --page page.md" in (tmp_path / "page.md").read_text()
+    printed_json = printed(forked_phalanx, "plan", "--validate", "--json")
+    assert len(json.loads(printed_json)["published"]) > 60
+    (tmp_path / "rounds.json").write_text(printed_json)
+    read = printed(forked_phalanx, "plan", "--validate", "--here", "rounds.json")
+    assert read == text, "no rounds on this machine are in it"
 
 
 def test_machine_files_are_not_overwritten(folder: Path, forked_phalanx: Phalanx) -> None:
@@ -330,3 +287,22 @@ def test_a_machine_is_measured_by_its_own_ranks_over_real_links(
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     assert said in refused(forked_phalanx, "bench", "machine")
+
+
+def test_without_an_mpi_one_rank_is_measured_and_several_are_refused(tmp_path: Path) -> None:
+    def measured(file: str, ranks: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-c", WITHOUT_MPI, "bench", "machine", file, "--ranks", ranks],
+            env={"PATH": "", "HOME": str(tmp_path)},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+
+    several = measured("two.yaml", "2")
+    assert (several.returncode, (tmp_path / "two.yaml").exists()) == (2, False)
+    assert "no MPI was found" in several.stderr
+    assert measured("one.yaml", "1").returncode == 0
+    found = read_machine(str(tmp_path / "one.yaml"))
+    assert (found.ranks_per_node, found.contention, found.unknown) == (1, {1: 1.0}, ["network"])

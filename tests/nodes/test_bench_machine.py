@@ -42,6 +42,7 @@ def test_links_between_nodes_are_measured(make_nodes: MakeNodes, tmp_path: Path)
         assert network is not None
         assert network.bandwidth_bytes_per_s == pytest.approx(LINK_BYTES_PER_S, rel=0.1)
         assert 0 < network.bandwidth_spread < 0.1
+        assert network.both_ways is not None and network.both_ways > 0.7
         assert network.latency_s is not None and network.latency_s < DELAY_S
         assert network.send_cpu_s_per_mb is not None and found.sum_cpu_s_per_mb is not None
         assert set(found.contention) == {1, 2}
@@ -56,17 +57,15 @@ def test_links_between_nodes_are_measured(make_nodes: MakeNodes, tmp_path: Path)
         assert code == 0, said
         assert "n0: 2 nodes × 2 ranks, 0.01" in said
 
-        for node in ("n0", "n1", "n2"):
-            delay = ["root", "netem", "delay", f"{DELAY_S}s"]
-            done = nodes.run(node, ["tc", "qdisc", "replace", "dev", "eth0", *delay])
-            if done.returncode:
-                pytest.skip(f"no delays here: {done.stdout}")
+        # A kernel may have no delays; then the latency is that of the link, below the delay.
+        delay = ["tc", "qdisc", "replace", "dev", "eth0", "root", "netem", "delay", f"{DELAY_S}s"]
+        is_delayed = all(nodes.run(node, delay).returncode == 0 for node in nodes.nodes)
         # The ranks are on other nodes than the command, which has none of their files.
         found = measured(nodes, "n2", "n0:1,n1:1", tmp_path)
         assert (found.name, found.nodes, found.ranks_per_node) == ("n0", 2, 1)
         network = found.network
         assert network is not None and network.latency_s is not None
-        assert DELAY_S <= network.latency_s < 2 * DELAY_S
+        assert network.latency_s // DELAY_S == is_delayed
         assert found.memory_bytes_per_s
 
 

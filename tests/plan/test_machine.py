@@ -134,6 +134,7 @@ SUM = {"ranks": 2, "bytes": 8, "seconds": 1e-3}
             {"network": {**NETWORK, "bandwidth_spread": 1.5}},
             "bandwidth_spread must be a number of shares of the bandwidth from 0 to 0.9, not 1.5",
         ),
+        ({"network": {**NETWORK, "both_ways": 2}}, "shares of the bandwidth from 0.1 to 1, not 2"),
         ({"network": {**NETWORK, "latency_spread": -1}}, "network.latency_spread must be"),
         ({"network": {**NETWORK, "send_cpu_s_per_mb": "much"}}, "processor seconds per megabyte"),
         ({"sum_cpu_s_per_mb": 11}, "processor seconds per megabyte from 0 to 10, not 11"),
@@ -141,8 +142,8 @@ SUM = {"ranks": 2, "bytes": 8, "seconds": 1e-3}
         ({"memory_gib_per_rank": float("nan")}, "memory_gib_per_rank must be a number of GiB"),
         (
             {"network": {"bandwidth_bytes_per_s": 200e9}},
-            "more than any known node of 2 ranks has (800 Gbit/s): are these bits? Then write "
-            "2.5e+10; if they are bytes, state memory_bytes_per_s, too",
+            "more than any known machine has for so many ranks (1.4e+11): are these bits? Then "
+            "write 2.5e+10; if they are bytes, state memory_bytes_per_s, too",
         ),
     ],
 )

@@ -32,8 +32,8 @@ COMMENTS = {
     "contention": "Time of the same computation by ranks that compute, as multiple of one alone.",
     "all_reduce": "Sums of float32 in the memory of the node, by ranks and bytes.",
     "sum_cpu_s_per_mb": "Processor seconds in which a rank adds a megabyte to another.",
-    "network": "Pairs of nodes, all ranks of both sending at once: bytes per second out of a node, "
-    "half a\nround trip, processor seconds of a rank per megabyte sent and received.",
+    "network": "Pairs of nodes, all ranks at once: bytes per second out of a node, the share of it "
+    "while as\nmuch comes in, half a round trip, processor seconds of a rank per megabyte.",
     "unknown": "Add what you know: network: {bandwidth_bytes_per_s: 12.5e9, latency_s: 2e-6}.",
 }
 
@@ -110,10 +110,12 @@ def network_of(links: Sequence[LinkTimes]) -> Network | None:
     bandwidth, bandwidth_spread = _median_and_spread(
         rate for link in links for rate in link.bandwidths_bytes_per_s
     )
+    both_ways = [rate for link in links for rate in link.both_ways_bytes_per_s]
     latency_s, latency_spread = _median_and_spread(each for it in links for each in it.latencies_s)
     return Network(
         bandwidth_bytes_per_s=bandwidth,
         bandwidth_spread=min(MOST_SPREAD, bandwidth_spread),
+        both_ways=_rounded(min(1.0, statistics.median(both_ways) / bandwidth)),
         latency_s=latency_s,
         latency_spread=latency_spread,
         send_cpu_s_per_mb=_rounded(statistics.median(link.send_cpu_s_per_mb for link in links)),

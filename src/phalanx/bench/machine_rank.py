@@ -1,7 +1,7 @@
 """`python -m phalanx.bench.machine_rank OPTIONS`: a rank of `phalanx bench machine`.
 
 Computation is measured on the first node, which stands for all; links between nodes in rounds of
-disjoint pairs, all ranks of a node at once. Rank 0 writes what all have found as `machine.json`.
+disjoint pairs, all ranks of a node at once, one way and both. Rank 0 writes `machine.json`.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ BUSY_S, ROUNDS = 0.6, 3
 SUM_S = 0.2
 CHUNK_BYTES = 4 * 2**20
 """Bytes that a rank sends and receives at once: several of its messages."""
-TURN_S, TURNS = 0.5, 5
-"""Seconds of a turn in which a pair of nodes exchanges chunks, and turns of a pair."""
+TURN_S, TURNS, BOTH_TURNS = 0.5, 6, 3
+"""Seconds of a turn of a pair, turns in which one of the nodes sends, and in which both do."""
 ROUND_TRIPS, ROUND_TRIPS_S = 100, 0.5
 """Most round trips of a pair, and the seconds after which there are no more."""
 LINKS_S = 15.0
@@ -57,15 +57,17 @@ Show = Callable[[str], None]
 
 
 class LinkTimes(msgspec.Struct, frozen=True, kw_only=True):
-    """Measurements of a pair of nodes, whose ranks send to each other both ways at once."""
+    """Measurements of a pair of nodes, all ranks of both at once."""
 
     nodes: tuple[int, int]
     latencies_s: list[float]
     """Halves of round trips of 8 bytes between two ranks."""
     bandwidths_bytes_per_s: list[float]
-    """Bytes a second out of each of both nodes, by turn."""
+    """Bytes a second out of one of the nodes, which take turns."""
+    both_ways_bytes_per_s: list[float]
+    """Bytes a second out of each of both nodes at once, by turn."""
     send_cpu_s_per_mb: float
-    """Processor seconds of a rank per megabyte sent, and as much received."""
+    """Processor seconds of a rank per megabyte sent, and as much received, both ways at once."""
 
 
 class MeasuredNodes(msgspec.Struct, frozen=True, kw_only=True):
@@ -196,23 +198,27 @@ class Links:
         group.barrier(name="round trips")
         if peer is not None and self._rank == self._nodes[group.nodes[self._rank]][0]:
             latencies_s = self._round_trips(communicator, peer)
-        trial_s = max(group.compare(self._exchange(group, peer, 1)[0]))
+        leads = peer is not None and self._rank < peer
+        trial_s = max(group.compare(self._exchange(group, peer, peer, 1)[0]))
         chunks = max(1, int(TURN_S / trial_s))
-        walls_s = [group.compare(self._exchange(group, peer, chunks)[0]) for _ in range(TURNS)]
-        cpus_s = group.compare(self._exchange(resting, peer, chunks)[1])
+        one_way_s, both_ways_s = list[list[float]](), list[list[float]]()
+        for number in range(TURNS):
+            to, source = (peer, None) if leads == (number % 2 == 0) else (None, peer)
+            one_way_s.append(group.compare(self._exchange(group, to, source, chunks)[0]))
+        for _ in range(BOTH_TURNS):
+            both_ways_s.append(group.compare(self._exchange(group, peer, peer, chunks)[0]))
+        cpus_s = group.compare(self._exchange(resting, peer, peer, chunks)[1])
         all_latencies_s = group.compare(latencies_s)
-        found = []
-        for first, second in pairs:
-            ranks = [*self._nodes[first], *self._nodes[second]]
-            sent = chunks * CHUNK_BYTES
+        sent, found = chunks * CHUNK_BYTES, []
+        for pair in pairs:
+            ranks = [rank for node in pair for rank in self._nodes[node]]
+            node_bytes = len(ranks) // 2 * sent
             found.append(
                 LinkTimes(
-                    nodes=(first, second),
+                    nodes=pair,
                     latencies_s=all_latencies_s[min(ranks)],
-                    bandwidths_bytes_per_s=[
-                        len(self._nodes[first]) * sent / max(turn[rank] for rank in ranks)
-                        for turn in walls_s
-                    ],
+                    bandwidths_bytes_per_s=[node_bytes / s for s in _slowest(one_way_s, ranks)],
+                    both_ways_bytes_per_s=[node_bytes / s for s in _slowest(both_ways_s, ranks)],
                     send_cpu_s_per_mb=statistics.fmean(cpus_s[r] for r in ranks) / (sent / 1e6),
                 )
             )
@@ -228,14 +234,17 @@ class Links:
                 return self._nodes[second if node == first else first][place]
         return None
 
-    def _exchange(self, group: Group, peer: int | None, chunks: int) -> tuple[float, float]:
-        """Exchange so many chunks with `peer`; return seconds and processor seconds. Collective."""
+    def _exchange(
+        self, group: Group, dest: int | None, source: int | None, chunks: int
+    ) -> tuple[float, float]:
+        """Send and receive so many chunks; return seconds and processor seconds. Collective."""
+        sends = [] if dest is None else [(self._out, dest)]
+        receives = [] if source is None else [(self._into, source)]
         group.barrier(name="links")
         with group.messages("links", chunks * CHUNK_BYTES) as transport:
             began_s, cpu_s = time.perf_counter(), time.process_time()
             for _ in range(chunks):
-                if peer is not None:
-                    transport.exchange([(self._out, peer)], [(self._into, peer)])
+                transport.exchange(sends, receives)
             return time.perf_counter() - began_s, time.process_time() - cpu_s
 
     def _round_trips(self, communicator: Any, peer: int) -> list[float]:
@@ -267,6 +276,11 @@ class Links:
                 f"{self._hosts[peer]}"
             ),
         )
+
+
+def _slowest(turns_s: Sequence[Sequence[float]], ranks: Sequence[int]) -> list[float]:
+    """Return the seconds of the slowest of some ranks in each turn."""
+    return [max(turn[rank] for rank in ranks) for turn in turns_s]
 
 
 def main() -> None:

@@ -7,6 +7,7 @@ its model is measured part by part (`parallel/program_costs.py`); sums are measu
 
 from __future__ import annotations
 
+import math
 import os
 import shlex
 import shutil
@@ -50,8 +51,8 @@ from phalanx.run.defaults import STRATEGY
 from phalanx.train.config import DEFAULTS, TrainConfig
 from phalanx.train.run import num_available
 
-PILOT_STEPS, LEAST_STEPS, MOST_STEPS = 12, 16, 2000
-"""Steps of the first run of a batch, by which the steps of those that count are chosen."""
+FIRST_STEPS, LEAST_STEPS, MOST_STEPS = 12, 16, 2000
+"""Steps of the first run, by which those of the runs that count are chosen."""
 RUN_S = 2.5
 """Seconds of steps of a run that counts; a median of fewer steps would say little."""
 SMALLEST_SHARE = 16
@@ -73,7 +74,7 @@ class TrainingOfOptions:
     As of a program: `run` makes so many steps by one process per folder, all at the same time, with
     records there. batch: samples of a step; None: as the training has them. is_first: they measure
     the model part by part and save a checkpoint, beside the folder. `known` returns the fields of a
-    profile that such short runs do not tell. `name` is that of the program; empty: the records' own.
+    profile that such short runs do not tell. `name` is the program's; empty: as in the records.
     """
 
     config: TrainConfig
@@ -155,7 +156,7 @@ def _run(commands: Sequence[Command], top: Path) -> tuple[int, list[str]]:
         while (exit_code := job.poll()) is None:
             time.sleep(0.05)
     shutil.rmtree(top / CHECKPOINTS, ignore_errors=True)
-    text = log.read_bytes()[before:].decode(errors="replace")
+    text = log.read_bytes()[before:].decode(errors="replace").split("Exception ignored in")[0]
     return exit_code, [line for line in text.splitlines() if line.strip()]
 
 
@@ -250,13 +251,14 @@ def measure_profile(
     """
     folder.mkdir(parents=True, exist_ok=True)
     console.print("one rank: layers, gradients, a checkpoint", markup=False)
-    first = _pilot(training, folder, None)
+    training.run([folder / "first"], FIRST_STEPS, None, is_first=True)
+    first = profile_of_runs({1: [folder / "first"]})
     whole = first.global_batch
     smallest = max(1, whole // min(SMALLEST_SHARE, max(2, most_ranks)))
     runs: dict[int, list[Path]] = {}
     for batch in sorted({smallest, whole}):
-        pilot = first if batch == whole else _pilot(training, folder, batch)
-        steps = max(LEAST_STEPS, min(MOST_STEPS, int(run_s / pilot.times[0].median_s)))
+        likely_s = first.times[0].median_s * math.sqrt(batch / whole)  # part of it is for any batch
+        steps = max(LEAST_STEPS, min(MOST_STEPS, int(run_s / likely_s)))
         for number in sorted({1, at_once}):
             console.print(f"{number} at once, {batch} samples a step", markup=False)
             folders = [folder / f"at-once-{number}-batch-{batch}-{i}" for i in range(number)]
@@ -274,13 +276,6 @@ def measure_profile(
     profile = msgspec.structs.replace(profile, **fields)
     write_profile(folder, profile)
     return profile
-
-
-def _pilot(training: Training, folder: Path, batch: int | None) -> ProgramProfile:
-    """Return the profile of a few steps. batch: None: the training's own, which is the first."""
-    place = folder / ("pilot" if batch is None else f"pilot-{batch}")
-    training.run([place], PILOT_STEPS, batch, is_first=batch is None)
-    return profile_of_runs({1: [place]})
 
 
 def read_costs(path: Path) -> dict[str, Any]:

@@ -10,10 +10,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
-from cyclopts import Group, Parameter
+from cyclopts import Parameter
 
 from phalanx.cli.console import Json, interruption_noted, new_console, print_json
-from phalanx.cli.plan_options import TARGET, PlannedStrategy, TargetOptions
+from phalanx.cli.plan_options import (
+    TARGET,
+    VALIDATION,
+    PlannedStrategy,
+    TargetOptions,
+    ValidationOptions,
+)
 from phalanx.cli.train_options import DATA, MODEL, OPTIMIZER
 from phalanx.data.datasets.catalog import DatasetChoice
 from phalanx.errors import UserError
@@ -36,10 +42,7 @@ from phalanx.train.options import DataOptions, OptimizerOptions, TrainingOptions
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from phalanx.bench.plan_validation import CaseResult
-
 MOST_BY_DEFAULT = 1024
-VALIDATION = Group("Validation", sort_key=6)
 
 
 def plan(
@@ -49,8 +52,7 @@ def plan(
     data: Annotated[DataOptions, DATA] = DataOptions(),  # noqa: B008
     optimizer: Annotated[OptimizerOptions, OPTIMIZER] = OptimizerOptions(),  # noqa: B008
     strategy: Annotated[PlannedStrategy, Parameter(name="*")] = PlannedStrategy(),  # noqa: B008
-    validate: Annotated[bool, Parameter(negative="", group=VALIDATION)] = False,
-    rounds: Annotated[int, Parameter(group=VALIDATION)] = 0,
+    validation: Annotated[ValidationOptions, VALIDATION] = ValidationOptions(),  # noqa: B008
     json_: Json = False,
 ) -> None:
     """Predict data-parallel training on a machine that one does not have, with ranges.
@@ -76,23 +78,20 @@ def plan(
 
         phalanx plan --validate --rounds 9 --model cnn
 
+        phalanx plan --validate --here rounds.json --page validation.md
+
     Parameters
     ----------
     words
         Folder of a recorded run of one rank, or of the profile of an earlier plan; or a program,
         `program.py`, and behind `--` its arguments, or `-- -m module …`.
-    validate
-        Predict published tables and compare; plan nothing.
-    rounds
-        Rounds in which the training is calibrated and run on 2 ranks here, too, half a minute each.
     """
     console = new_console(json_)
     options = {**vars(training), **vars(data), **vars(optimizer)}
-    if validate:
-        _validate(options, rounds, console, json_=json_)
+    if validation.validate:
+        _validate(options, validation, console, json_=json_)
         return
-    if rounds:
-        raise UserError(f"--rounds {rounds} is for --validate: add that, or leave it out")
+    validation.check_unused()
     machine = None if target.machine is None else read_machine(target.machine)
     if target.what_if is not None:
         machine = machine_with(_stated(machine), target.what_if)
@@ -100,7 +99,8 @@ def plan(
     per_node = _ranks_per_node(target, machine)
     counts = parse_counts(target.ranks or f"1..{_default_ranks(machine, per_node)}")
     _check_target(target, machine, counts, per_node, chosen.link)
-    profile = _profile(words, options, max(counts), console, for_link=chosen.link is not None)
+    folder = default_folder("plan", _name_of(words, training.model))
+    profile = _profile(words, options, max(counts), folder, console, for_link=bool(chosen.link))
     found = _target(target, machine, chosen, per_node, profile, training.epochs)
     made = make_plan(
         profile,
@@ -110,7 +110,6 @@ def plan(
         command=shlex.join(this_command()),
         with_layouts=target.layouts,
     )
-    folder = default_folder("plan", profile.model.replace("/", "-").replace(":", "-"))
     write_record(folder, made)
     if json_:
         print_json(msgspec.to_builtins(made))
@@ -135,24 +134,47 @@ def _imagine(
     )
 
 
-def _validate(options: dict[str, Any], rounds: int, console: Console, *, json_: bool) -> None:
+def _validate(
+    options: dict[str, Any], validation: ValidationOptions, console: Console, *, json_: bool
+) -> None:
     """Compare predictions with published tables, and with runs of this machine."""
-    from phalanx.plan.show import validation_json, validation_lines
+    from phalanx.plan.published import predicted_rows
+    from phalanx.plan.validation import (
+        as_builtins,
+        read_measured,
+        validation_lines,
+        validation_page,
+    )
 
+    rounds, folders = validation.rounds, [path for path in validation.here if path.is_dir()]
+    measured = read_measured(path for path in validation.here if path not in folders)
+    if folders:
+        from phalanx.bench.plan_validation import results_of
+
+        again = [case for folder in folders for case in results_of(folder)]
+        measured = msgspec.structs.replace(measured, here=[*measured.here, *again])
     if rounds < 0:
         raise UserError(f"--rounds must not be negative: {rounds}")
-    here: list[CaseResult] = []
     if rounds:
-        from phalanx.bench.plan_validation import result_lines, validate_here
+        from phalanx.bench.plan_validation import validate_here
 
         config = _complete(TrainConfig.from_options(**options), console)
         folder = default_folder("plan", "validate")
         with interruption_noted(console, f"records kept in {folder}"):
-            here = validate_here(config, rounds, folder, console)
-        console.print("\n".join(result_lines(here, rounds)), markup=False)
+            found = validate_here(config, rounds, folder, console)
+        measured = msgspec.structs.replace(measured, here=[*measured.here, *found])
+    cases = predicted_rows()
+    if validation.page is not None:
+        page = validation_page(cases, measured, validation.words())
+        try:
+            validation.page.write_text(page)
+        except OSError as error:
+            raise UserError(
+                f"--page {validation.page} cannot be written: {error.strerror}"
+            ) from error
     if json_:
-        print_json({"here": [case._asdict() for case in here], "published": validation_json()})
-    console.print("\n".join(validation_lines()), markup=False)
+        print_json(as_builtins(cases, measured))
+    console.print("\n".join(validation_lines(cases, measured)), markup=False)
 
 
 def _ranks_per_node(options: TargetOptions, machine: Cluster | None) -> int:
@@ -230,21 +252,28 @@ def _target(
     )
 
 
+def _name_of(words: Sequence[str], model: str) -> str:
+    """Return the name of what is planned, for its folder."""
+    name = Path(words[words[0] == "-m"]).stem if words else model
+    return re.sub(r"[^\w.]+", "-", re.sub(r"^\d{8}-\d{6}-\d{6}-", "", name))
+
+
 def _profile(
     words: Sequence[str],
     options: dict[str, Any],
     most_ranks: int,
+    folder: Path,
     console: Console,
     *,
     for_link: bool,
 ) -> ProgramProfile:
-    """Return the profile of what is planned: read from a folder, or measured now.
+    """Return the profile of what is planned: read from a folder, or measured now into `folder`.
 
     Raises: UserError for options of a built-in model beside a folder or a program.
     """
     is_program = bool(words) and (words[0] == "-m" or words[0].endswith(".py"))
     if words:
-        given = [name for name, value in options.items() if value != DEFAULTS[name]]
+        given = [n for n, value in options.items() if value != DEFAULTS[n] and n != "epochs"]
         if given:
             mend = ", or put it behind -- if it is the program's" if is_program else ""
             raise UserError(
@@ -260,11 +289,10 @@ def _profile(
 
     training: TrainingOfOptions | TrainingOfProgram
     if is_program:
-        training, name = TrainingOfProgram(words), Path(words[words[0] == "-m"]).stem
+        training = TrainingOfProgram(words)
     else:
         config = _complete(TrainConfig.from_options(**options), console)
-        training, name = TrainingOfOptions(config), config.model
-    folder = default_folder("plan", re.sub(r"[^\w.]+", "-", name))
+        training = TrainingOfOptions(config)
     with interruption_noted(console, f"records kept in {folder}"):
         profile = measure_profile(
             training,

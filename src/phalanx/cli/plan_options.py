@@ -24,6 +24,7 @@ from phalanx.plan.sums import CODINGS
 from phalanx.run.strategy_options import check_applicable
 
 TARGET = Parameter(name="*", group=Group("Target", sort_key=0))
+VALIDATION = Parameter(name="*", group=Group("Validation", sort_key=6))
 STRATEGY = Parameter(name="*", group=Group("Parallelism", sort_key=4))
 NOT_PLANNED = ("all_reduce", "bucket_mb", "tensor_plan", "sequence_parallel", "backend")
 """Options of which no plan knows what they change."""
@@ -118,3 +119,34 @@ class PlannedStrategy:
                 "not depend on the gradients; measure others by phalanx study compression"
             )
         return options
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValidationOptions:
+    """Comparison with what was measured."""
+
+    validate: Annotated[bool, Parameter(negative="")] = False
+    """Predict published tables and compare; plan nothing."""
+
+    rounds: int = 0
+    """Rounds in which the training is calibrated and run on 2 ranks here, too, half a minute
+    each."""
+
+    here: Annotated[tuple[Path, ...], Parameter(consume_multiple=True)] = ()
+    """Files of such rounds, printed with --json, which are shown beside the tables; or their
+    folders, whose cases are predicted anew."""
+
+    page: Path | None = None
+    """File into which the comparison is written as a page of Markdown."""
+
+    def words(self) -> list[str]:
+        """Return the options that make the page again."""
+        here = ["--here", *map(str, self.here)] if self.here else []
+        return [*here, "--page", str(self.page)]
+
+    def check_unused(self) -> None:
+        """Raise UserError for an option that is of a comparison alone."""
+        here = " ".join(map(str, self.here))
+        for name, value in {"rounds": self.rounds, "here": here, "page": self.page}.items():
+            if value:
+                raise UserError(f"--{name} {value} is for --validate: add that, or leave it out")

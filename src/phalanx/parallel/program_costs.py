@@ -23,7 +23,7 @@ from phalanx.parallel.pipeline.chain import check_chain, check_shared, layers_of
 from phalanx.parallel.pipeline.pipelined import time_passes
 from phalanx.parallel.pipeline.staged import check_statistics
 from phalanx.parallel.sharding import units_of
-from phalanx.parallel.tensor import tensor_plan_of, split_dims, split_traffic
+from phalanx.parallel.tensor import split_dims, split_traffic, tensor_plan_of
 
 SHARES = (1, 8, 64)
 """Parts of a batch on which layers are timed: from all of it to about the smallest micro-batch."""
@@ -160,7 +160,7 @@ class SavedTensors:
 
 
 class ReadyGradients:
-    """When each gradient of a program's steps is ready, by hooks of its own."""
+    """Times at which each gradient of a program's steps is ready, by hooks of its own."""
 
     def __init__(self, model: nn.Module) -> None:
         self._parameters = [p for p in model.parameters() if p.requires_grad]

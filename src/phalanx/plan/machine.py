@@ -18,8 +18,8 @@ import yaml
 from phalanx.errors import UserError
 
 LARGEST_BYTES = 20_000
-MOST_PER_RANK = 68e9
-"""Most bytes a second out of a node per rank of a known machine: Fugaku's six links."""
+MOST_PER_RANK = 70e9
+"""Most bytes a second out of a node per rank of a known machine: a node of Fugaku, rounded up."""
 _FOLDER = files("phalanx.plan") / "machines"
 _SUFFIXES = (".yaml", ".yml")
 
@@ -45,6 +45,8 @@ class Network(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     bandwidth_spread: float = 0.0
     """Half the distance of the quartiles over turns of pairs of nodes, as a share of the median; 0:
     the bandwidth is stated, not measured."""
+    both_ways: float | None = None
+    """Share of the bandwidth out of a node that is reached while as much comes in, as in a sum."""
     latency_spread: float = 0.0
     send_cpu_s_per_mb: float | None = None
     """Processor seconds of a rank per megabyte that it sends to another node, and as much that it
@@ -91,6 +93,7 @@ RANGES: dict[str, tuple[float, float, str]] = {
     "network.bandwidth_bytes_per_s": (1e4, 2e12, "bytes per second out of a node"),
     "network.latency_s": (1e-8, 10, "seconds"),
     "network.bandwidth_spread": (0, 0.9, "shares of the bandwidth"),
+    "network.both_ways": (0.1, 1, "shares of the bandwidth"),
     "network.latency_spread": (0, 100, "shares of the latency"),
     "network.send_cpu_s_per_mb": (0, 10, "processor seconds per megabyte"),
     "sum_cpu_s_per_mb": (0, 10, "processor seconds per megabyte"),
@@ -252,7 +255,7 @@ def _check_bits(where: str, machine: Cluster) -> None:
     reason = f"the memory of a node moves ({most:.3g} bytes per second)"
     right = "check memory_bytes_per_s"
     if not rates:
-        reason = f"any known node of {machine.ranks_per_node} ranks has ({8e-9 * most:g} Gbit/s)"
+        reason = f"any known machine has for so many ranks ({most:g})"
         right = "state memory_bytes_per_s, too"
     raise UserError(
         f"{where}: network.bandwidth_bytes_per_s is {bandwidth:g}, more than {reason}: are these "

@@ -42,6 +42,10 @@ UNIT_CALL_S = 250e-6
 TENSOR_CALL_S = 120e-6
 """Processor seconds of a split layer's message in DTensor, beside the message itself."""
 
+SPLIT_S = 100e-6
+"""Processor seconds for a parameter and micro-batch by which each half of a backward pass takes
+longer where they are computed apart: PyTorch walks the graph in Python."""
+
 TimeOf = Callable[[float], ComputeTime]
 """Step of a rank that exchanges nothing, by its samples."""
 
@@ -240,7 +244,7 @@ class MeshStep:
         """Return each unit's part of the forward and of the backward pass of a rank."""
         profile = self._profile
         found = layer_shares(profile, self.samples)
-        if not found or set(profile.units) - {"", *found}:  # by parameters
+        if not found or set(profile.units) - {"", *found}:  # parts by their parameters
             values = {name: _values(profile, name) for name in profile.units}
             whole = sum(values.values()) or 1
             found = {n: LayerShare(v / whole, v / whole, 0.0) for n, v in values.items()}
@@ -377,6 +381,7 @@ class MeshStep:
         found: list[Mapping[Kind, float]] = []
         for stage in self._stages:
             forward = backward = weight = messages = 0.0
+            apart_s = SPLIT_S * sum(len(self._profile.units.get(parts[n][0], ())) for n in stage)
             for name, (f, b, w) in (parts[number] for number in stage):
                 part = self._split_part(name)
                 forward, backward, weight = (
@@ -389,8 +394,8 @@ class MeshStep:
                 {
                     "forward": slower * forward + messages,
                     "backward": slower * (backward + weight) + messages,
-                    "input gradient": slower * backward + messages,
-                    "weight gradient": slower * weight,
+                    "input gradient": slower * backward + messages + apart_s,
+                    "weight gradient": slower * weight + apart_s,
                 }
             )
         return found

@@ -73,9 +73,9 @@ class LayerTime(msgspec.Struct, frozen=True, kw_only=True):
     samples: int
     forward_s: float
     input_s: float
-    """Of the gradient of its inputs; 0 for a layer that needs none."""
+    """Seconds of the gradient of its inputs; 0 for a layer that needs none."""
     weight_s: float
-    """Of the gradients of its parameters."""
+    """Seconds of the gradients of its parameters."""
 
 
 class Layer(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,23 +84,23 @@ class Layer(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     parameter_bytes: int
     output_bytes: int
-    """Of a sample: what goes to the next layer, and its gradient back."""
+    """Bytes per sample that go to the next layer; as many of the gradient come back."""
     saved_bytes: int
-    """Of a sample: tensors that its forward pass keeps for its backward pass."""
+    """Bytes per sample that its forward pass keeps for its backward pass."""
     times: list[LayerTime]
-    """By samples, from few to many."""
+    """Times for growing numbers of samples."""
 
 
 class ProgramCosts(msgspec.Struct, frozen=True, kw_only=True):
-    """What a model costs part by part, as `parallel.program_costs` measures it."""
+    """Costs of a model part by part, as `parallel.program_costs` measures them."""
 
     gradients: list[Gradient] = []
     """Empty: gradients are taken to come evenly over the backward pass."""
     saved_bytes: int = 0
-    """Of a sample: tensors that the forward pass keeps for the backward pass, layer by layer or
+    """Bytes per sample that the forward pass keeps for the backward pass, layer by layer or
     not; 0: not known."""
     layers: list[Layer] = []
-    """In the order of the forward pass; empty: a pipeline cannot cut the program."""
+    """Layers in the order of the forward pass; empty: a pipeline cannot cut the program."""
     no_layers: str | None = None
     """The reason for that, with the module's name."""
     units: dict[str, list[ParameterSpec]] = {}
@@ -136,7 +136,7 @@ class ProgramProfile(ProgramCosts, frozen=True, kw_only=True):
     sequence: int = 1
     """Targets of a sample."""
     checkpoint_s: float | None = None
-    """For which training waits; a thread writes on beside it."""
+    """Seconds that training waits for a checkpoint; a thread writes on beside it."""
     sums: list[SumTime] = []
     """Sums at this program's sizes, measured on this machine."""
     message_sums: list[SumTime] = []

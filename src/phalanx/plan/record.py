@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any
 
+from phalanx.errors import UserError
 from phalanx.plan.changes import what_helps
 from phalanx.plan.machine import Cluster
 from phalanx.plan.measured_rows import MeasuredRow
 from phalanx.plan.predict import BETWEEN_RUNS, Target, plan_ranks, reasons_to_doubt
 from phalanx.plan.profile import ProgramProfile
 from phalanx.plan.search import option_words, search_layouts
-from phalanx.records.plan import Plan
+from phalanx.records.plan import Plan, PlannedLayout
 
 
 def make_plan(
@@ -27,15 +27,24 @@ def make_plan(
     """Return the plan of a training on each of `counts` ranks. rows: measured ones of the target.
 
     with_layouts: also search the layouts of the most ranks.
-    Raises: UserError for a strategy that the program, or its profile, does not allow.
+    Raises: UserError for a strategy that the program, or its profile, does not allow, and where all
+            counts are larger than the batch.
     """
-    machine, most = target.machine, max(counts)
+    layouts, left_out = list[PlannedLayout](), dict[str, str]()
+    if with_layouts:
+        layouts, left_out = search_layouts(profile, target, max(counts))
+    many = [count for count in counts if _parts(target, count) > profile.global_batch]
+    if many:
+        name = f"--ranks {many[0]}{' and more' * (len(many) > 1)}"
+        left_out[name] = (
+            f"the batch has {profile.global_batch} samples, fewer than its parts: plan a larger one"
+        )
+        if len(many) == len(counts):
+            raise UserError(f"{name}: {left_out[name]}")
+    counts = [count for count in counts if count not in many]
+    most, machine, unsteady = max(counts), target.machine, profile.unsteadiness()
     alone = [each for each in profile.times if each.at_once == 1]
     whole = [each.median_s for each in alone if each.samples == profile.global_batch]
-    unsteady = profile.unsteadiness()
-    found: dict[str, Any] = {}
-    if with_layouts:
-        found["layouts"], found["left_out"] = search_layouts(profile, target, most)
     planned = plan_ranks(profile, target, counts, rows)
     return Plan(
         command=command,
@@ -54,9 +63,15 @@ def make_plan(
         extrapolated=reasons_to_doubt(profile, target, counts),
         rows=planned,
         helps=what_helps(profile, target, most),
+        layouts=layouts,
+        left_out=left_out,
         narrows=_run_that_narrows(target, planned[-1].nodes),
-        **found,
     )
+
+
+def _parts(target: Target, ranks: int) -> int:
+    """Return into how many parts so many ranks divide a batch; the profile's rank has it whole."""
+    return target.options.data_parts(ranks) if ranks > 1 else 1
 
 
 def _calibration(profile: ProgramProfile) -> str:

@@ -131,11 +131,9 @@ def _kind(options: StrategyOptions) -> str:
 
 def option_words(options: StrategyOptions) -> str:
     """Return the options of `phalanx train` that choose a strategy."""
-    words = []
+    words = [] if options.mesh is not None else [f"--strategy {options.strategy}"]
     for field in fields(options):
         value = getattr(options, field.name)
-        if field.name == "strategy" and options.mesh is not None:
-            continue
-        if field.name == "strategy" or value != field.default:
+        if field.name != "strategy" and value != field.default:
             words.append(f"--{field.name.replace('_', '-')} {value}")
     return " ".join(words)

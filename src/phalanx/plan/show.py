@@ -1,13 +1,7 @@
-"""Plans and their validation as lines of a terminal. Pure."""
+"""Plans as lines of a terminal. Pure."""
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Sequence
-from typing import Any
-
-from phalanx.plan.predict import Range
-from phalanx.plan.published import CaseError, left_out, predicted_rows
 from phalanx.records.plan import Plan, PlannedRanks
 from phalanx.records.plan_texts import (
     TRIED,
@@ -80,63 +74,3 @@ def _row(plan: Plan, each: PlannedRanks) -> str:
     if each.cost is not None:
         row += f"\n        {each.cost:.2f} {plan.currency}"
     return row
-
-
-# -- validation ----------------------------------------------------------------------------------
-
-
-def validation_lines() -> list[str]:
-    """Return the published tables with the errors of the predictions and of rules that know
-    nothing, in points of efficiency; the worst table first."""
-    cases = predicted_rows()
-    tables: dict[str, list[CaseError]] = {}
-    for case in cases:
-        tables.setdefault(case.series.table, []).append(case)
-    ordered = sorted(tables.items(), key=lambda each: -_mean(each[1], "told"))
-    lines = [
-        "published data-parallel tables: mean errors in points of efficiency",
-        f"{'':24s} from one node                      | with one row over the network",
-        " table                   rows  plan  perfect  inside  width |  rows  plan  last row stays",
-        *(_table_line(name, some) for name, some in ordered),
-        _table_line("all", cases),
-        "inside: rows within the 90 % range; perfect: scaling without a loss beyond the node",
-    ]
-    return [*lines, *(f"not predicted: {name}: {why}" for name, why in left_out().items())]
-
-
-def validation_json() -> list[dict[str, Any]]:
-    """Return every predicted row."""
-    return [
-        {
-            "table": case.series.table,
-            "series": case.series.name,
-            "nodes": case.row.nodes,
-            "devices": case.row.devices,
-            "measured": case.measured,
-            "from_one_node": case.told._asdict(),
-            "with_one_row": case.with_row,
-            "last_row_stays": case.last_row,
-            "perfect": case.perfect,
-        }
-        for case in predicted_rows()
-    ]
-
-
-def _mean(cases: Sequence[CaseError], rule: str) -> float:
-    values = [getattr(case, rule) for case in cases]
-    told = [value.median if isinstance(value, Range) else value for value in values]
-    return statistics.fmean(abs(t - c.measured) for t, c in zip(told, cases, strict=True))
-
-
-def _table_line(name: str, cases: Sequence[CaseError]) -> str:
-    inside = sum(case.told.low <= case.measured <= case.told.high for case in cases)
-    width = statistics.fmean(case.told.high - case.told.low for case in cases)
-    later = [case for case in cases if case.with_row is not None]
-    line = (
-        f" {name:23s} {len(cases):4d} {_mean(cases, 'told'):5.1f} {_mean(cases, 'perfect'):8.1f}  "
-        f"{inside:3d}/{len(cases):<3d} {width:5.1f} |"
-    )
-    if later:
-        plan, last = _mean(later, "with_row"), _mean(later, "last_row")
-        line += f"  {len(later):4d} {plan:5.1f}  {last:14.1f}"
-    return line

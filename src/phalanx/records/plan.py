@@ -29,7 +29,7 @@ class PlannedRanks(msgspec.Struct, frozen=True, kw_only=True):
     whole_s: PlannedRange  # seconds of the whole training, with what is outside the steps
     parts: dict[str, float]  # seconds of a step, in the middle of all that is unknown
     outside_s: float  # seconds of the whole training outside the steps
-    node_hours: float  # of the whole training
+    node_hours: float  # node hours of the whole training
     cost: float | None = None  # price of these; None where no price is given
     sent_bytes: float | None = None  # sent by rank 0 in a step; None where there is no formula
     state_bytes: float | None = None  # parameters, gradients, optimizer state of the fullest rank
@@ -56,7 +56,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     command: str  # command that repeats this plan
     started_at: str  # time in UTC
     program: str  # program that is planned
-    calibrated: str  # where and on what it was measured
+    calibrated: str  # machine and data that it was measured with
     machine: str | None = None  # machine that is planned for; None: this one
     machine_nodes: int | None = None  # nodes that it has
     memory_bytes: float | None = None  # memory that a rank may have
@@ -65,9 +65,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     global_batch: int  # samples of a step, over all ranks
     alone_s: float | None = None  # median step that one rank alone took here, of the whole batch
     epochs: int = 1  # passes over the training samples
-    disturbed: float | None = None  # by how much equal steps differed; None: no more than usual
-    extrapolated: list[str] = []  # in which ways it goes beyond what was measured
-    rows: list[PlannedRanks]  # by ranks
+    disturbed: float | None = None  # share by which equal steps differed; None: no more than usual
+    extrapolated: list[str] = []  # ways in which it goes beyond what was measured
+    rows: list[PlannedRanks]  # predictions for growing numbers of ranks
     helps: dict[str, float] = {}  # gain of each change at the most ranks
     layouts: list[PlannedLayout] = []  # best first
     left_out: dict[str, str] = {}  # layouts that cannot be, and why

@@ -1,4 +1,4 @@
-"""What `phalanx plan` has a process of one rank measure beside its steps."""
+"""Measurements that `phalanx plan` asks a process of one rank for, beside its steps."""
 
 from __future__ import annotations
 

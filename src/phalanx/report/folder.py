@@ -96,7 +96,7 @@ class StudyMeasures:
 
     folder: Path
     study: Study
-    runs: tuple[RunMeasure, ...]  # in the order of the study
+    runs: tuple[RunMeasure, ...]  # order of the study
 
 
 def read_folder(folder: Path) -> StudyMeasures:

@@ -4,9 +4,10 @@ what its model costs part by part, beside them. Loaded where the environment ask
 from __future__ import annotations
 
 import sys
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, NoReturn, TypeVar, cast
 
 import msgspec
 import torch
@@ -86,23 +87,27 @@ def _batch_size(data: object, given: Mapping[str, Any]) -> int | None:
 def _end_program(run: ProgramRun, steps: int) -> None:
     """Have the run end its program with the last step, before what follows in there: no evaluation,
     no file of it."""
-    epochs = run.epochs
+    epochs = type(run).epochs
+    known = weakref.ref(run)  # a cycle would end its generators after the modules that they need
 
-    def end() -> None:
-        run.close()
-        sys.exit()
-
-    def batches(epoch: Epoch) -> Iterator[MicroBatch]:
+    def batches(run: ProgramRun, epoch: Epoch) -> Iterator[MicroBatch]:
         yield from epoch
         if run.position.step >= steps:
-            end()
+            _end(run)
 
     def ending() -> Iterator[Epoch]:
-        for epoch in epochs():
-            yield Epoch(epoch.number, batches(epoch))
-        end()
+        run = known()
+        assert run is not None, "its method is called"
+        for epoch in epochs(run):
+            yield Epoch(epoch.number, batches(run, epoch))
+        _end(run)
 
     run.epochs = ending  # type: ignore[method-assign]
+
+
+def _end(run: ProgramRun) -> NoReturn:
+    run.close()
+    sys.exit()
 
 
 class ProgramProbe:
@@ -137,7 +142,7 @@ class ProgramProbe:
         if "saved_bytes" not in self._costs:
             self._counted.__exit__(None, None, None)
             self._costs["saved_bytes"] = self._saved.num_bytes // self._samples
-            self._saved = SavedTensors(())  # those that were kept need no memory from now on
+            self._saved = SavedTensors(())  # kept tensors need no memory from now on
 
     def end_step(self, _: int, result: StepResult) -> None:
         """Time the gradients of a step that was just made, and write the file after the last."""

@@ -1,0 +1,62 @@
+"""Predictions beside measurements, as a terminal and a page show them."""
+
+from pathlib import Path
+
+import pytest
+
+from phalanx.errors import UserError
+from phalanx.plan.published import left_out, predicted_rows, read_series
+from phalanx.plan.validation import (
+    best_of,
+    best_of_any,
+    rank_agreement,
+    read_measured,
+    validation_lines,
+    validation_page,
+)
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "plan_validation.md"
+WORDS = next(line for line in PAGE.read_text().splitlines() if "phalanx plan --validate" in line)
+FILES = WORDS.split("--here ")[1].split(" --page")[0].split()
+
+
+def test_page_is_what_the_command_makes() -> None:
+    """Made again: run the command that the page names."""
+    measured = read_measured(ROOT / name for name in FILES)
+    words = ["--here", *FILES, "--page", str(PAGE.relative_to(ROOT))]
+    assert validation_page(predicted_rows(), measured, words) == PAGE.read_text()
+
+
+def test_terminal_shows_every_table_in_80_columns() -> None:
+    lines = validation_lines(predicted_rows(), read_measured(ROOT / name for name in FILES))
+    assert max(map(len, lines)) <= 80
+    text = "\n".join(lines)
+    assert all(name in text for name in {series.table for series in read_series()})
+    assert all(name in text for name in left_out())
+
+
+def test_worst_table_stands_first() -> None:
+    lines = validation_lines(predicted_rows(), read_measured([]))
+    rows = lines[2 : next(n for n, line in enumerate(lines) if line.startswith(" all "))]
+    means = [float(row.split()[-6]) for row in rows]
+    assert means == sorted(means, reverse=True)
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"here": [{"model": "cnn"}]}', '{"here": 3}'])
+def test_a_damaged_file_of_rounds_is_named(text: str, tmp_path: Path) -> None:
+    (tmp_path / "rounds.json").write_text(text)
+    with pytest.raises(UserError, match=r"rounds\.json is no file of rounds: .*--rounds 9 --json"):
+        read_measured([tmp_path / "rounds.json"])
+    with pytest.raises(UserError, match="No such file"):
+        read_measured([tmp_path / "none.json"])
+
+
+def test_choice_of_layouts() -> None:
+    measured = [10.0, 11.0, 12.0, 20.0]
+    assert rank_agreement([1, 2, 3, 4], measured, apart=0.05) == 1
+    assert rank_agreement([4, 3, 2, 1], measured, apart=0.05) == -1
+    assert rank_agreement([2, 1, 3, 4], measured, apart=0.1) == 1, "10 and 11 are alike"
+    assert best_of([4, 3, 2, 1], measured, 1) == 1
+    assert best_of([4, 3, 2, 1], measured, 3) == pytest.approx(0.1)
+    assert best_of_any(measured, 3) == pytest.approx(0.025)
