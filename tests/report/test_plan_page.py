@@ -116,8 +116,8 @@ def test_layouts_come_with_what_tries_them(tmp_path: Path, memory_gib: float) ->
     plan = made(target, with_layouts=True)
     found = content(tmp_path / "plan", plan)
     rows, said = table(found, "Layouts"), dict(found.claims)
-    assert [row["options"] for row in rows] == [each.options for each in plan.layouts]
-    tried = [row["to try it"] for row in rows if row["to try it"]]
+    assert [row["options"] for row in rows] == [each.options for each in plan.layouts[:12]]
+    tried = [row["to try it"] for row in rows if row.get("to try it", "–") != "–"]
     if memory_gib > 1:
         assert len(tried) == 3 and tried[0].startswith("phalanx train --")
         assert said["Best layout of 16 ranks"].startswith(plan.layouts[0].options)
@@ -149,5 +149,5 @@ def test_the_newest_plan_is_found_and_a_damaged_one_named(tmp_path: Path) -> Non
 def test_in_a_browser(chrome: Chrome, tmp_path: Path, width: int, scheme: str) -> None:
     write_record(tmp_path / "plan", made(with_layouts=True))
     page = write_report(tmp_path / "plan")
-    assert browser.show_whole(chrome, page, width=width, scheme=scheme) == 7
+    assert browser.show_whole(chrome, page, width=width, scheme=scheme) == 5
     assert browser.num_marks(chrome, "speed-up-1", "point") == len(COUNTS) + len(ROWS) + 1
