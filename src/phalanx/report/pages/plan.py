@@ -52,10 +52,15 @@ def holds_plan(folder: Path) -> bool:
 def read_plan_rows(folder: Path) -> StudyRows:
     """Read a plan, a row a number of ranks. Raises: UserError when it cannot be read."""
     plan = read_record(folder, Plan)
-    named = {"study": folder.name, "command": plan.command, "started_at": plan.started_at}
     machine = plan.machine or "this machine, without a network"
     return StudyRows(
-        study=Study(kind="plan", runs=[], **named),
+        study=Study(
+            study=folder.name,
+            kind="plan",
+            command=plan.command,
+            started_at=plan.started_at,
+            runs=[],
+        ),
         folder=folder,
         runs=(),
         rows=[_predicted(plan, each) for each in plan.rows],
