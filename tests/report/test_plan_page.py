@@ -10,6 +10,7 @@ from selenium.webdriver import Chrome
 
 from phalanx.errors import UserError
 from phalanx.parallel.options import StrategyOptions
+from phalanx.plan.imagined_run import write_imagined_run
 from phalanx.plan.machine import Network
 from phalanx.plan.measured_rows import MeasuredRow
 from phalanx.plan.predict import Target
@@ -151,3 +152,12 @@ def test_in_a_browser(chrome: Chrome, tmp_path: Path, width: int, scheme: str) -
     page = write_report(tmp_path / "plan")
     assert browser.show_whole(chrome, page, width=width, scheme=scheme) == 5
     assert browser.num_marks(chrome, "speed-up-1", "point") == len(COUNTS) + len(ROWS) + 1
+
+
+@browser.NEEDED[0]
+@browser.NEEDED[1]
+def test_an_imagined_run_in_a_browser(chrome: Chrome, tmp_path: Path) -> None:
+    """One run on two nodes: shares of links without an interval once had no scale."""
+    write_imagined_run(tmp_path / "run", profile(), TARGET, 4, command="c")
+    page = write_report(tmp_path / "run")
+    assert browser.show_whole(chrome, page, width=390, scheme="light") == 3

@@ -203,24 +203,15 @@ _axis = partial(Axis, scale="auto", zero=True)
 _over_ranks = partial(
     Lines, x=Axis("ranks", "ranks", scale="counts"), series="source", spread=True, tooltip=TOOLTIP
 )
+_speed_up = partial(_over_ranks, y=_axis("speed_up", "speed-up"))
+PREDICTED = "datum.source === 'predicted'"
 SPEED_UP = _plot(
     "Speed-up",
     "Over one rank: median and 90 % range of the prediction, and what was measured; the dashed "
     "line is perfect scaling.",
     [
-        _over_ranks(
-            y=_axis("speed_up", "speed-up"),
-            where="datum.source === 'predicted'",
-            ideal="datum.ranks",
-            ideal_name="perfect",
-        ),
-        _over_ranks(
-            y=_axis("speed_up", "speed-up"),
-            where="datum.source !== 'predicted'",
-            spread=False,
-            joined=False,
-            picks=False,
-        ),
+        _speed_up(where=PREDICTED, ideal="datum.ranks", ideal_name="perfect"),
+        _speed_up(where=f"!({PREDICTED})", spread=False, joined=False, picks=False),
     ],
     "beside measured",
 )
