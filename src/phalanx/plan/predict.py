@@ -150,14 +150,22 @@ def plan_ranks(
     """
     unsteady = profile.unsteadiness()
     draws = draw_unknowns(between_runs=max(BETWEEN_RUNS, unsteady))
-    several = [row for row in rows if row.ranks > 1]
-    ratios = _ratios(profile, target, several, draws)
+    inside, beyond = (
+        [row for row in rows if row.ranks > 1 and (row.ranks > target.ranks_per_node) is is_beyond]
+        for is_beyond in (False, True)
+    )
+    node_ratios = _ratios(profile, target, inside, draws)
+    link_ratios = _ratios(profile, target, beyond or inside, draws)
     of_one = _ratios(profile, target, [row for row in rows if row.ranks == 1], draws)
     alone = Predictor(profile, target, 1)
     base = [ratio * alone.step(draw).step_s for ratio, draw in zip(of_one, draws, strict=True)]
     others = draw_unknowns(seed=SEED + 1, between_runs=max(BESIDE_RUNS, unsteady))
     beside = [other.run for other in others]
-    return [_plan_of(profile, target, ranks, draws, base, beside, ratios, rows) for ranks in counts]
+    found = []
+    for ranks in counts:
+        ratios = link_ratios if ranks > target.ranks_per_node else node_ratios
+        found.append(_plan_of(profile, target, ranks, draws, base, beside, ratios, rows))
+    return found
 
 
 def _ratios(
