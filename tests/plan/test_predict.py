@@ -252,3 +252,14 @@ def test_numbers_of_ranks(text: str, counts: list[int]) -> None:
 def test_other_numbers_are_refused(text: str) -> None:
     with pytest.raises(UserError, match=r"write 1\.\.1024"):
         parse_counts(text)
+
+
+def test_ranks_that_share_a_core_take_turns() -> None:
+    """Of 4 ranks on 2 cores each has half a core: twice the time of as many on cores of their
+    own."""
+    target = Target(machine=None, ranks_per_node=4)
+    shared, own = (
+        plan_ranks(msgspec.structs.replace(profile(), cores=cores), target, [4])[0].parts
+        for cores in (2, 4)
+    )
+    assert shared["compute_s"] == pytest.approx(2 * own["compute_s"])
