@@ -106,7 +106,7 @@ def plan(
         profile,
         found,
         counts,
-        read_rows(target.measured, profile),
+        read_rows(target.measured, profile, chosen.strategy),
         command=shlex.join(this_command()),
         with_layouts=target.layouts,
     )
