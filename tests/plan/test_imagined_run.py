@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-import time
 from collections.abc import Sequence
 from io import StringIO
 from pathlib import Path
@@ -49,7 +48,7 @@ def test_a_report_shows_its_times_and_says_that_it_is_planned(tmp_path: Path) ->
     assert content.lead.startswith("0 of 1 run completed, 1 planned and not run, ")
     assert "4 cores" not in content.lead and "another processor" in content.lead
     told = [text for _, text in content.conditions]
-    assert told[0].startswith("Planned, not run: all figures of ranks-4 are predicted")
+    assert told[0].startswith("Planned, not run: an epoch of 10 steps, all figures predicted")
     assert not [text for text in told if text.startswith("Not completed")]
     (runs,) = [rows_of(table) for table in content.tables if table.title == "Runs"]
     (row,) = runs
@@ -99,7 +98,7 @@ def test_a_trace_that_is_shown_takes_no_options(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="takes no other options"):
         trace(imagined(tmp_path / "two", 2), steps=5)
     with pytest.raises(UserError, match="holds no trace"):
-        trace(imagined(tmp_path / "two", 2).parent, options=RunOptions())
+        trace(make_run(tmp_path / "real", Job("mlp", "mpi", ranks=2)), options=RunOptions())
 
 
 # -- Beside real runs ------------------------------------------------------------------------------
@@ -113,6 +112,16 @@ def run_really(command: Sequence[str], folder: Path, *words: str) -> Path:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return folder
+
+
+def gradients_of(width: int) -> list[Gradient]:
+    """Return the gradients of an MLP in the order of one backward pass."""
+    options = completed("mlp", ModelOptions(width=width))
+    network = build_model("mlp", seed=0, options=options, shape=DataShape())
+    ready = ReadyGradients(network)
+    network(torch.ones(8, 1, 28, 28)).sum().backward()
+    ready.end_step(1.0)
+    return [Gradient(bytes=int(each["bytes"]), ready=each["ready"]) for each in ready.close()]
 
 
 def as_it_ran(folder: Path, found: ProgramProfile, samples: int) -> ProgramProfile:
@@ -160,16 +169,9 @@ def test_buckets_and_collectives_come_in_the_order_of_a_real_run(
     link, width = "1Gbit/s,1ms", 1024
     words = ("--strategy", "mpi", "--overlap", "on", "--link", link, "--width", str(width))
     real = run_really(command, tmp_path / "real", *words, "--batch-size", "128")
-    options = completed("mlp", ModelOptions(width=width))
-    model = build_model("mlp", seed=0, options=options, shape=DataShape())
-    ready = ReadyGradients(model)
-    loss, began_s = model(torch.rand(512, *DataShape().inputs)).sum(), time.perf_counter()
-    loss.backward()
-    ready.end_step(time.perf_counter() - began_s)
-    gradients = [Gradient(**each) for each in ready.close()]
-    found = msgspec.structs.replace(
-        profile(parameters=sum(each.bytes for each in gradients) // 4), gradients=gradients
-    )
+    gradients = gradients_of(width)
+    values = sum(gradient.bytes for gradient in gradients) // 4
+    found = msgspec.structs.replace(profile(parameters=values), gradients=gradients)
     found = as_it_ran(real, found, 64)
     planned = beside(real, found, strategy="mpi", overlap="on", link=link)
     for rank in range(2):

@@ -160,6 +160,16 @@ def test_a_measured_row_narrows_the_range() -> None:
     assert [each.measured_s for each in after] == [row.step_s, None]
 
 
+def test_a_row_over_the_network_says_nothing_of_one_node() -> None:
+    """One of 4 ranks, on 2 nodes, made 2 ranks of a node 27,000 times as fast as one."""
+    target = Target(machine=machine(), ranks_per_node=2)
+    before = plan_ranks(profile(), target, [2, 4])
+    row = MeasuredRow(4, before[1].step_s.median / 100)
+    after = plan_ranks(profile(), target, [2, 4], [row])
+    assert after[0].step_s == before[0].step_s
+    assert after[1].step_s.median == pytest.approx(row.step_s, rel=0.02)
+
+
 def test_a_better_network_helps_where_sums_are_what_takes_long() -> None:
     target = Target(machine=machine(), ranks_per_node=2)
     helps = what_helps(profile(), target, 64)
@@ -242,3 +252,14 @@ def test_numbers_of_ranks(text: str, counts: list[int]) -> None:
 def test_other_numbers_are_refused(text: str) -> None:
     with pytest.raises(UserError, match=r"write 1\.\.1024"):
         parse_counts(text)
+
+
+def test_ranks_that_share_a_core_take_turns() -> None:
+    """Of 4 ranks on 2 cores each has half a core: twice the time of as many on cores of their
+    own."""
+    target = Target(machine=None, ranks_per_node=4)
+    shared, own = (
+        plan_ranks(msgspec.structs.replace(profile(), cores=cores), target, [4])[0].parts
+        for cores in (2, 4)
+    )
+    assert shared["compute_s"] == pytest.approx(2 * own["compute_s"])

@@ -74,7 +74,7 @@ def validate_here(
     first = profile_of_runs({1: [top / "costs"]})
     profile = msgspec.structs.replace(first, **read_costs(top / COSTS))
     step_s = profile.times[0].median_s
-    steps = max(4 * FIRST_STEPS, min(MOST_STEPS, int(RUN_S / step_s)))
+    steps = max(6 * FIRST_STEPS, min(MOST_STEPS, int(RUN_S / step_s)))
     cases = [name for name in CASES if _is_possible(profile, name, console)]
     calibrated: dict[int, list[Path]] = {1: [], RANKS: []}
     measured: dict[str, list[float]] = {name: [] for name in cases}

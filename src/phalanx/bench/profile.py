@@ -51,7 +51,7 @@ from phalanx.run.defaults import STRATEGY
 from phalanx.train.config import DEFAULTS, TrainConfig
 from phalanx.train.run import num_available
 
-FIRST_STEPS, LEAST_STEPS, MOST_STEPS = 12, 16, 2000
+FIRST_STEPS, LEAST_STEPS, MOST_STEPS = 8, 12, 2000
 """Steps of the first run, by which those of the runs that count are chosen."""
 RUN_S = 2.5
 """Seconds of steps of a run that counts; a median of fewer steps would say little."""
@@ -156,7 +156,8 @@ def _run(commands: Sequence[Command], top: Path) -> tuple[int, list[str]]:
         while (exit_code := job.poll()) is None:
             time.sleep(0.05)
     shutil.rmtree(top / CHECKPOINTS, ignore_errors=True)
-    text = log.read_bytes()[before:].decode(errors="replace").split("Exception ignored in")[0]
+    text = log.read_bytes()[before:].decode(errors="replace")
+    text = text.split("Exception ignored in")[0]  # Python's, of loops that are left unfinished
     return exit_code, [line for line in text.splitlines() if line.strip()]
 
 

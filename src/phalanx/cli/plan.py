@@ -106,11 +106,10 @@ def plan(
         profile,
         found,
         counts,
-        read_rows(target.measured, profile),
+        read_rows(target.measured, profile, chosen.strategy),
         command=shlex.join(this_command()),
         with_layouts=target.layouts,
     )
-    folder = default_folder("plan", profile.model.replace("/", "-").replace(":", "-"))
     write_record(folder, made)
     if json_:
         print_json(msgspec.to_builtins(made))
@@ -258,7 +257,7 @@ def _target(
 def _name_of(words: Sequence[str], model: str) -> str:
     """Return the name of what is planned, for its folder."""
     name = Path(words[words[0] == "-m"]).stem if words else model
-    return re.sub(r"[^\w.]+", "-", name)
+    return re.sub(r"[^\w.]+", "-", re.sub(r"^\d{8}-\d{6}-\d{6}-", "", name))
 
 
 def _profile(

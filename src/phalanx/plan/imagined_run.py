@@ -25,7 +25,7 @@ from phalanx.records.events import (
 )
 from phalanx.records.files import EventWriter, rank_file, write_record
 from phalanx.records.schema import Environment, Outcome, Run, Setting
-from phalanx.records.spans import TracedRank, TraceSpan, write_spans
+from phalanx.records.spans import Detail, TracedRank, TraceSpan, write_spans
 
 BUCKET = "bucket "
 STEPS = 10
@@ -84,8 +84,10 @@ def _steps(own: Sequence[ActionSpan], step_s: float, samples: float, ranks: int)
             seconds[kind] += span.ended_s - span.began_s
     waited_s = max(0.0, step_s - sum(seconds.values()))
     ended_s = max((s.ended_s for s in own if s.action.name == "backward"), default=0.0)
-    *others, last = [s for s in own if s.action.name.startswith(BUCKET)] or [None]
-    hidden_s = sum(max(0.0, min(s.ended_s, ended_s) - s.began_s) for s in others if s)
+    sums = [s for s in own if s.action.name.startswith(BUCKET)]
+    hidden_s = sum(max(0.0, min(s.ended_s, ended_s) - s.began_s) for s in sums[:-1])
+    several = len(sums) > 1
+    last_s = sums[-1].ended_s - max(sums[-1].began_s, ended_s) if several else None
     for number in range(STEPS):
         if number == 1:
             yield from (_action(span, number, step_s) for span in own if _is_action(span))
@@ -100,8 +102,8 @@ def _steps(own: Sequence[ActionSpan], step_s: float, samples: float, ranks: int)
             backward_s=seconds["backward"],
             communication_s=waited_s,
             optimizer_s=seconds["optimizer"],
-            hidden_s=hidden_s if others else None,
-            last_bucket_s=last.ended_s - max(last.began_s, ended_s) if last and others else None,
+            hidden_s=hidden_s if several else None,
+            last_bucket_s=last_s,
         )
     yield EpochEvent(
         at_s=STEPS * step_s,
@@ -143,19 +145,18 @@ def _traced(
     for step in range(STEPS):
         for span in messages:
             name, is_bucket = span.action.name, span.action.name.startswith(BUCKET)
-            ends = [int((step * step_s + at_s) * 1e9) for at_s in (span.began_s, span.ended_s)]
+            began, ended = (int((step * step_s + s) * 1e9) for s in (span.began_s, span.ended_s))
             size = sizes[int(name.removeprefix(BUCKET))] if is_bucket else LOSS_BYTES
             if is_bucket:
-                yield TraceSpan(name, NETWORK, *ends, {"bytes": size})
+                yield TraceSpan(name, NETWORK, began, ended, {"bytes": size})
             if is_bucket or name == "loss":
                 group = "gradients" if is_bucket else "world"
                 calls[group] += 1
-                detail = {"group": group, "first": 0, "size": ranks, "number": calls[group]}
-                yield TraceSpan(
-                    f"all_reduce {calls[group]}", NETWORK, *ends, {**detail, "bytes": size}
-                )
+                detail: Detail = {"group": group, "first": 0, "size": ranks, "number": calls[group]}
+                name, detail["bytes"] = f"all_reduce {calls[group]}", size
+                yield TraceSpan(name, NETWORK, began, ended, detail)
             else:
-                yield TraceSpan(name, NETWORK, *ends)
+                yield TraceSpan(name, NETWORK, began, ended)
 
 
 def _cores(profile: ProgramProfile, target: Target) -> int:

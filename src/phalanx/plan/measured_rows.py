@@ -21,15 +21,15 @@ class MeasuredRow(NamedTuple):
     step_s: float
 
 
-def read_rows(folders: Sequence[Path], profile: ProgramProfile) -> list[MeasuredRow]:
-    """Return the rows of recorded runs of strategy mpi.
+def read_rows(folders: Sequence[Path], profile: ProgramProfile, strategy: str) -> list[MeasuredRow]:
+    """Return the rows of recorded runs of the strategy that is planned, or of one process.
 
     Raises: UserError for a run of another model, batch, strategy or commit, by name.
     """
-    return [_read_row(folder, profile) for folder in folders]
+    return [_read_row(folder, profile, strategy) for folder in folders]
 
 
-def _read_row(folder: Path, profile: ProgramProfile) -> MeasuredRow:
+def _read_row(folder: Path, profile: ProgramProfile, strategy: str) -> MeasuredRow:
     run = read_run(folder)
     setting, commit = run.setting, run.environment.commit
     differences = {
@@ -43,9 +43,9 @@ def _read_row(folder: Path, profile: ProgramProfile) -> MeasuredRow:
                 f"--with {folder}: its {name} is {theirs}, that of the profile {ours}: "
                 "name a run of the same program"
             )
-    if setting.strategy not in ("mpi", "sequential"):
+    if setting.strategy not in (strategy, "sequential"):
         raise UserError(
-            f"--with {folder}: a run by --strategy {setting.strategy}; plans are of mpi"
+            f"--with {folder}: a run by --strategy {setting.strategy}; the plan is of {strategy}"
         )
     return MeasuredRow(setting.ranks, median_step_s(folder, setting.ranks))
 

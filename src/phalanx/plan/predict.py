@@ -150,14 +150,22 @@ def plan_ranks(
     """
     unsteady = profile.unsteadiness()
     draws = draw_unknowns(between_runs=max(BETWEEN_RUNS, unsteady))
-    several = [row for row in rows if row.ranks > 1]
-    ratios = _ratios(profile, target, several, draws)
+    inside, beyond = (
+        [row for row in rows if row.ranks > 1 and (row.ranks > target.ranks_per_node) is is_beyond]
+        for is_beyond in (False, True)
+    )
+    node_ratios = _ratios(profile, target, inside, draws)
+    link_ratios = _ratios(profile, target, beyond or inside, draws)
     of_one = _ratios(profile, target, [row for row in rows if row.ranks == 1], draws)
     alone = Predictor(profile, target, 1)
     base = [ratio * alone.step(draw).step_s for ratio, draw in zip(of_one, draws, strict=True)]
     others = draw_unknowns(seed=SEED + 1, between_runs=max(BESIDE_RUNS, unsteady))
     beside = [other.run for other in others]
-    return [_plan_of(profile, target, ranks, draws, base, beside, ratios, rows) for ranks in counts]
+    found = []
+    for ranks in counts:
+        ratios = link_ratios if ranks > target.ranks_per_node else node_ratios
+        found.append(_plan_of(profile, target, ranks, draws, base, beside, ratios, rows))
+    return found
 
 
 def _ratios(
@@ -295,7 +303,14 @@ class Predictor:
         target, contention = self._target, self._contention(draw)
         time = compute_time(self._profile, samples, self._at_once, self._ranks, contention)
         factor = draw.run / target.speed * (1.0 if target.is_same_processor else draw.processor)
-        return time.scaled(factor)
+        return time.scaled(factor * max(1.0, self._ranks_per_core))
+
+    @property
+    def _ranks_per_core(self) -> float:
+        """Return how many ranks of a node share a core; 0: the cores are not known."""
+        machine = self._target.machine
+        cores = self._profile.cores if machine is None else machine.cores_per_node
+        return self._at_once * self._profile.threads / cores if cores else 0.0
 
     def state_bytes(self) -> float:
         """Return the parameters, gradients and optimizer state of the fullest rank."""
@@ -366,10 +381,7 @@ class Predictor:
     def _thread_share(self) -> float:
         """Return the share of a sum's time that its thread takes from the backward pass: nothing
         where a core is free for it."""
-        machine = self._target.machine
-        cores = self._profile.cores if machine is None else machine.cores_per_node
-        is_free = cores is not None and cores > self._at_once * self._profile.threads
-        return 0.0 if is_free else THREAD_SHARE
+        return 0.0 if 0 < self._ranks_per_core < 1 else THREAD_SHARE
 
 
 def _between_averages(

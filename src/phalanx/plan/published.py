@@ -63,6 +63,7 @@ for a table that does not state it."""
 SINGLE_MACHINE = "all rows are of one node, whose links the source does not state"
 SERVERS = "parameter servers run beside the workers"
 UNKNOWN_NETWORK = "the network or the size of the gradients is not stated"
+INPUT = "input-bound where more nodes hold the data in memory; size of the gradients not stated"
 STRONG = "strong scaling: one global batch, and no row of one rank to split the step by"
 
 
@@ -132,7 +133,7 @@ def left_out() -> dict[str, str]:
         "MLPerf v1.0 DLRM": UNKNOWN_NETWORK,
         "MLPerf v1.0 ResNet-50": STRONG,
         "Megatron v1.0 tensor": "tensor parallel",
-        "CosmoFlow": UNKNOWN_NETWORK,
+        "CosmoFlow": INPUT,
     }
 
 
@@ -242,8 +243,7 @@ def _sharded() -> Iterator[ScalingSeries]:
             links[hardware],
             SEQUENCE * float(batch),
             found,
-            most_bytes=1
-            + (rows[0]["mixed"] == "DEFAULT") / 3,  # gradients may be summed in float32
+            most_bytes=4 / 3 if rows[0]["mixed"] == "DEFAULT" else 1.0,  # may sum in float32
             sums=SHARDED_SUMS,
             hides=SHARDED_PASSES,
         )

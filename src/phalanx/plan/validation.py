@@ -25,8 +25,8 @@ NUM_WORST = 8
 BOUNDS = (0.05, 0.1, 0.2, 0.3, 0.4, 0.6)
 """Smallest shares of a stated bandwidth that are tried as what programs reach."""
 FROM_NODE = (
-    "Mean errors in points of efficiency. perfect: no loss beyond the node. inside: rows in the "
-    "90 % range, whose mean width follows."
+    "Mean errors in points of efficiency, from one node or, where a table has none, the smallest "
+    "row. perfect: no loss beyond it. inside: rows in the 90 % range, whose mean width follows."
 )
 HERE = (
     "Mean errors in percent of a step. floor: the odd rounds beside the even ones. alone ÷ 2: half "
@@ -93,11 +93,22 @@ class CaseResult(msgspec.Struct, frozen=True, kw_only=True):
         return self.perfect_s / self.measured_s - 1
 
 
+class ErrorTable(NamedTuple):
+    """A table of any form; its first column is of words."""
+
+    title: str
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    note: str = ""
+
+
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
     """Cases that are measured elsewhere than in the tables that ship: a file of `--here`."""
 
     here: list[CaseResult] = []
     layouts: list[CaseResult] = []
+    tables: list[ErrorTable] = []
+    """Further tables of the page."""
 
 
 def read_measured(paths: Iterable[Path]) -> Measured:
@@ -105,20 +116,21 @@ def read_measured(paths: Iterable[Path]) -> Measured:
 
     Raises: UserError for a file that is none.
     """
-    here: list[CaseResult] = []
-    layouts: list[CaseResult] = []
+    found = []
     for path in paths:
         try:
-            read = msgspec.json.decode(path.read_bytes(), type=Measured)
+            found.append(msgspec.json.decode(path.read_bytes(), type=Measured))
         except (OSError, msgspec.DecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else error
             raise UserError(
                 f"--here {path} is no file of rounds: {reason}; `phalanx plan --validate "
                 "--rounds 9 --json` prints one"
             ) from error
-        here += read.here
-        layouts += read.layouts
-    return Measured(here=here, layouts=layouts)
+    return Measured(
+        here=[case for each in found for case in each.here],
+        layouts=[case for each in found for case in each.layouts],
+        tables=[table for each in found for table in each.tables],
+    )
 
 
 class Judged(NamedTuple):
@@ -135,15 +147,6 @@ class Judged(NamedTuple):
     width: float
     beside: tuple[float, ...]
     """Errors of rules that know nothing, and what else stands beside."""
-
-
-class ErrorTable(NamedTuple):
-    """A table of any form; its first column is of words."""
-
-    title: str
-    header: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    note: str = ""
 
 
 def validation_tables(cases: Sequence[CaseError], measured: Measured) -> list[ErrorTable]:
@@ -194,7 +197,7 @@ def validation_page(
 ) -> str:
     """Return all tables as a page of Markdown. words: options that make this page again."""
     lines = [INTRODUCTION.format(words=" ".join(words))]
-    for table in [*validation_tables(cases, measured), _by_other_tables()]:
+    for table in [*validation_tables(cases, measured), *measured.tables, _by_other_tables()]:
         lines += _markdown(table)
     lines += ["## Not predicted", "", *(f"- {name}: {why}" for name, why in left_out().items())]
     return "\n".join(lines) + "\n"
@@ -309,10 +312,8 @@ def _by_other_tables() -> ErrorTable:
 
 def _summary(title: str, judged: Sequence[Judged], beside: Sequence[str], note: str) -> ErrorTable:
     """Return the means of each group, the worst first, then those of each kind and of all."""
-    groups, kinds = (
-        grouped(judged, lambda each: each.group),
-        grouped(judged, lambda each: each.kind),
-    )
+    groups = grouped(judged, lambda each: each.group)
+    kinds = grouped(judged, lambda each: each.kind)
     ordered = sorted(groups.items(), key=lambda item: -_mean(each.error for each in item[1]))
     several = kinds if len(kinds) > 1 else {}
     return ErrorTable(

@@ -52,7 +52,7 @@ class StartedEvent(Event, frozen=True, kw_only=True, tag="started"):
 class StepEvent(Event, frozen=True, kw_only=True, tag="step"):
     """One update on this rank's part of the global batch."""
 
-    epoch: int  # number of the epoch, from 1
+    epoch: int  # number of the epoch, from 0
     step: int  # counts on over the epochs, from 0
     samples: int  # samples that this rank processed
     loss_sum: float  # losses before the update
@@ -74,7 +74,7 @@ class StepEvent(Event, frozen=True, kw_only=True, tag="step"):
 class SkippedEvent(Event, frozen=True, kw_only=True, tag="skipped"):
     """A step that changed nothing, on every rank that knows of it."""
 
-    epoch: int  # number of the epoch, from 1
+    epoch: int  # number of the epoch, from 0
     step: int  # number of the step, from 0
     reason: str  # names rank and parameter
 
@@ -82,7 +82,7 @@ class SkippedEvent(Event, frozen=True, kw_only=True, tag="skipped"):
 class EpochEvent(Event, frozen=True, kw_only=True, tag="epoch"):
     """One pass over the training data on this rank, from barrier to barrier."""
 
-    epoch: int  # number of the epoch, from 1
+    epoch: int  # number of the epoch, from 0
     train_s: float  # seconds of training, without evaluation
     samples: int  # samples that this rank processed
     loss_sum: float  # sum of the losses of these samples
@@ -117,7 +117,7 @@ class ActionEvent(Event, frozen=True, kw_only=True, tag="action"):
 class EvaluationEvent(Event, frozen=True, kw_only=True, tag="evaluation"):
     """This rank's part of the validation data after an epoch."""
 
-    epoch: int  # number of the epoch, from 1
+    epoch: int  # number of the epoch, from 0
     evaluation_s: float  # seconds in the evaluation
     samples: int  # samples that this rank processed
     loss_sum: float  # sum of the losses of these samples
@@ -127,7 +127,7 @@ class EvaluationEvent(Event, frozen=True, kw_only=True, tag="evaluation"):
 class TrainingEvaluationEvent(Event, frozen=True, kw_only=True, tag="training evaluation"):
     """The final model against this rank's share of some of the training data."""
 
-    epoch: int  # number of the epoch, from 1
+    epoch: int  # number of the epoch, from 0
     evaluation_s: float  # seconds in the evaluation
     samples: int  # samples that this rank processed
     loss_sum: float  # sum of the losses of these samples
@@ -137,7 +137,7 @@ class TrainingEvaluationEvent(Event, frozen=True, kw_only=True, tag="training ev
 class SummaryEvent(Event, frozen=True, kw_only=True, tag="summary"):
     """Written by rank 0 after an epoch, from all ranks."""
 
-    epoch: int  # number of the epoch, from 1
+    epoch: int  # number of the epoch, from 0
     epoch_s: float  # training time of the slowest rank
     trained_s: float  # sum of epoch_s so far
     images_per_s: float  # samples per second over all ranks
@@ -151,7 +151,7 @@ class SummaryEvent(Event, frozen=True, kw_only=True, tag="summary"):
 
 
 class SavedEvent(Event, frozen=True, kw_only=True, tag="saved"):
-    epoch: int  # number of the epoch, from 1
+    epoch: int  # number of the epoch, from 0
     path: str  # folder of the checkpoint
     save_s: float  # seconds to write it
     bytes: int  # size of its files
@@ -176,7 +176,7 @@ class NoticeEvent(Event, frozen=True, kw_only=True, tag="notice"):
 class MetricsEvent(Event, frozen=True, kw_only=True, tag="metrics"):
     """A program's own metrics after a step, written by rank 0."""
 
-    epoch: int  # number of the epoch, from 1
+    epoch: int  # number of the epoch, from 0
     step: int  # number of the step, from 0
     metrics: dict[str, float]  # values by name
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+
 import msgspec
 
 from phalanx.records.schema import SCHEMA_VERSION
@@ -75,12 +78,17 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def worth(self) -> tuple[PlannedRanks, PlannedRanks | None]:
-        """Return the row up to which every doubling brings `PAYS` or more, and the next one, which
-        brings less; None: all do."""
-        last = self.rows[0]
-        for each in self.rows[1:]:
-            gain = last.step_s.median / each.step_s.median
-            if gain < PAYS * each.ranks / last.ranks / 2:
-                return last, each
-            last = each
-        return last, None
+        """Return the last row whose doubling brings `PAYS` or more, as those before it do on
+        average, and the next one, which brings less; None: all do."""
+        first, found = self.rows[0], 0
+        for place, (before, each) in enumerate(itertools.pairwise(self.rows), 1):
+            last = _gain_of_doubling(before, each)
+            if min(last, _gain_of_doubling(first, each)) >= PAYS:
+                found = place
+        return self.rows[found], self.rows[found + 1] if found + 1 < len(self.rows) else None
+
+
+def _gain_of_doubling(before: PlannedRanks, after: PlannedRanks) -> float:
+    """Return by how much a step gets faster with each doubling of the ranks between two rows."""
+    gain = before.step_s.median / after.step_s.median
+    return float(gain ** (1 / math.log2(after.ranks / before.ranks)))

@@ -43,7 +43,7 @@ def findings_of(plan: Plan) -> Iterator[tuple[str, str]]:
     last, (at, less) = plan.rows[-1], plan.worth
     paid = f"{PAYS:g} or more, by the medians"
     if less is None:
-        yield "worth it", f"every doubling to {at.ranks} ranks brings {paid}"
+        yield "worth it", f"doublings up to {at.ranks} ranks bring {paid}"
     else:
         shares = [(words, less.parts[n] / less.parts["step_s"]) for n, words in PARTS.items()]
         parts = ", ".join(f"{100 * share:.0f} % {words}" for words, share in shares)
@@ -52,7 +52,7 @@ def findings_of(plan: Plan) -> Iterator[tuple[str, str]]:
             gain = at.step_s.median / less.step_s.median
             yield "not worth it", f"{less.ranks} ranks are {gain:.2f} × as fast; {rest}"
         else:
-            yield "worth it", f"to {at.ranks} ranks every doubling brings {paid}; {rest}"
+            yield "worth it", f"doublings up to {at.ranks} ranks bring {paid}; {rest}"
     if plan.helps:
         gains = ", ".join(f"{words} {gain:.2f} ×" for words, gain in plan.helps.items())
         yield f"most help at {last.ranks} ranks", f"{gains}, by the median"

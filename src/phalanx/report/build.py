@@ -143,8 +143,11 @@ def traced(data: StudyRows) -> Iterator[Condition]:
 
 def planned(data: StudyRows) -> Iterator[Condition]:
     """Yield the runs that were never made."""
-    if names := [row["run"] for row in data.runs if row["status"] == PLANNED]:
-        yield "", f"Planned, not run: all figures of {joined(names)} are predicted by phalanx plan."
+    for run in data.measures:
+        if run.status == PLANNED:
+            steps = max((rank.num_steps for rank in run.ranks.values()), default=0)
+            of = f"an epoch of {counted(steps, 'step')}, all figures predicted by phalanx plan"
+            yield run.name, f"Planned, not run: {of}."
 
 
 def not_completed(data: StudyRows) -> Iterator[Condition]:

@@ -252,7 +252,7 @@ class Bars:
         how: dict[str, Any] = {} if self.series else {"height": alt.RelativeBandSize(band=0.7)}
         drawn = chart.mark_bar(cornerRadiusEnd=2, **how)
         layers = [drawn.encode(x=x, color=fill, tooltip=tooltips(*self.tooltip))]
-        if self.spread:
+        if self.spread and numbers(rows, f"{self.x.field}_low"):
             ends = {"x": f"{self.x.field}_low:Q", "x2": f"{self.x.field}_high:Q"}
             layers.append(chart.mark_rule(color="var(--ink-soft)").encode(**ends))
         if self.formula:

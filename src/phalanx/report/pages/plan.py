@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -11,7 +11,6 @@ from phalanx.records.plan import Plan, PlannedRange, PlannedRanks
 from phalanx.records.plan_texts import (
     PARTS,
     TRIED,
-    UNKNOWNS,
     bytes_text,
     doubts_of,
     epochs_text,
@@ -29,7 +28,7 @@ from phalanx.report.training_frames import with_ends
 from phalanx.report.values import ChartSection, Page, Plot, Say, StudyRows, TableSpec, Told, View
 from phalanx.report.values import word as word_of
 
-RECORD = "plan.json"
+RECORD, SHOWN = "plan.json", 12
 COLOURS = {
     "compute": "--backward",
     "waiting": "--data",
@@ -53,10 +52,15 @@ def holds_plan(folder: Path) -> bool:
 def read_plan_rows(folder: Path) -> StudyRows:
     """Read a plan, a row a number of ranks. Raises: UserError when it cannot be read."""
     plan = read_record(folder, Plan)
-    named = {"study": folder.name, "command": plan.command, "started_at": plan.started_at}
     machine = plan.machine or "this machine, without a network"
     return StudyRows(
-        study=Study(kind="plan", runs=[], **named),
+        study=Study(
+            study=folder.name,
+            kind="plan",
+            command=plan.command,
+            started_at=plan.started_at,
+            runs=[],
+        ),
         folder=folder,
         runs=(),
         rows=[_predicted(plan, each) for each in plan.rows],
@@ -85,7 +89,7 @@ def _predicted(plan: Plan, each: PlannedRanks) -> Row:
         **_with_range("node_hours", each.whole_s, each.nodes / 3600),
         **{"cost": each.cost, "sent": each.sent_bytes, "memory": memory or None},
         **{"gib": memory / 2**30, "limit_gib": (plan.memory_bytes or 0.0) / 2**30 or None},
-        "remark": "; ".join(filter(None, (beyond, lack_text(memory, plan.memory_bytes)))),
+        "remark": "; ".join(filter(None, (beyond, lack_text(memory, plan.memory_bytes)))) or None,
     }
 
 
@@ -98,7 +102,7 @@ def measured_and_predicted(view: View) -> list[Row]:
     """Return the rows of the plan, each after what was measured on as many ranks."""
     plan, first, rows = _plan(view), view.data.rows[0], list[Row]()
     one_s = first["speed_up"] * first["step_s"]
-    none = {**dict.fromkeys(first), "panel": first["panel"], "run": RECORD, "remark": ""}
+    none = {**dict.fromkeys(first), "panel": first["panel"], "run": RECORD}
 
     def measured(source: str, ranks: int, nodes: int, step_s: float, speed_up: float) -> Row:
         found = {"source": source, "ranks": ranks, "nodes": nodes, "step_s": step_s}
@@ -126,30 +130,19 @@ def part_rows(view: View) -> list[Row]:
     return rows
 
 
-def _bar_rows(values: Callable[[Plan], dict[str, float]]) -> Callable[[View], list[Row]]:
-    """Return the rows of figures of the plan at the most ranks, by their names."""
-    return lambda view: [
-        {"panel": view.data.rows[-1]["name"], "run": RECORD, "what": what, "value": value}
-        for what, value in values(_plan(view)).items()
-    ]
-
-
 def layout_rows(view: View) -> list[Row]:
     """Return a row a layout, best first, the first that fit with the command that tries each."""
     plan = _plan(view)
     tried = [each for each in plan.layouts if not each.too_large_bytes][:TRIED]
     return [
         {
-            **{
-                "panel": plan.program,
-                "options": each.options,
-                **_with_range("step_s", each.step_s),
-            },
+            **{"panel": plan.program, "options": each.options},
             **{"memory": each.peak_bytes, "sent": each.sent_bytes},
-            "remark": lack_text(each.too_large_bytes, 0.0),
-            "try": f"phalanx train {each.options} --ranks {each.ranks}" if each in tried else "",
+            **_with_range("step_s", each.step_s),
+            "remark": lack_text(each.too_large_bytes, 0.0) or None,
+            "try": f"phalanx train {each.options} --ranks {each.ranks}" if each in tried else None,
         }
-        for each in plan.layouts
+        for each in plan.layouts[:SHOWN]
     ]
 
 
@@ -173,7 +166,7 @@ def keys(view: View) -> list[KeyFigure]:
     """Return the figures of the most ranks that are worth it."""
     plan, (at, _) = _plan(view), _plan(view).worth
     row = next(row for row in view.data.rows if row["ranks"] == at.ranks)
-    price = "" if at.cost is None else f"for {three_digits(at.cost)} {plan.currency}"
+    price = "" if at.cost is None else f"for {at.cost:.3g} {plan.currency}"
     shown: list[tuple[str, str, Callable[[float], str], str]] = [
         ("Speed-up", "speed_up", three_digits, "over one rank"),
         ("Whole training", "whole_s", time_text, epochs_text(plan.epochs)),
@@ -192,7 +185,7 @@ def tell(view: View) -> Iterator[Told]:
         yield Told(text, label=about.capitalize())
 
 
-def _plot(title: str, caption: str, mark: Mark, frame: str = "cells") -> Plot:
+def _plot(title: str, caption: str, mark: Mark | Sequence[Mark], frame: str = "cells") -> Plot:
     name, source = word_of(title), f"{RECORD}: rows"
     return Plot(name=name, title=title, caption=caption, mark=mark, frame=frame, source=source)
 
@@ -210,12 +203,16 @@ _axis = partial(Axis, scale="auto", zero=True)
 _over_ranks = partial(
     Lines, x=Axis("ranks", "ranks", scale="counts"), series="source", spread=True, tooltip=TOOLTIP
 )
-_bars = partial(Bars, colour="--mpi", tooltip=("what", "value||.3~g"))
+_speed_up = partial(_over_ranks, y=_axis("speed_up", "speed-up"))
+PREDICTED = "datum.source === 'predicted'"
 SPEED_UP = _plot(
     "Speed-up",
     "Over one rank: median and 90 % range of the prediction, and what was measured; the dashed "
     "line is perfect scaling.",
-    _over_ranks(y=_axis("speed_up", "speed-up"), ideal="datum.ranks", ideal_name="perfect"),
+    [
+        _speed_up(where=PREDICTED, ideal="datum.ranks", ideal_name="perfect"),
+        _speed_up(where=f"!({PREDICTED})", spread=False, joined=False, picks=False),
+    ],
     "beside measured",
 )
 WHERE = _plot(
@@ -232,18 +229,6 @@ MEMORY = _plot(
     Bars(by="name", x=Axis("gib", "GiB", zero=True), colour="--mpi", level="limit_gib",
          tooltip=("ranks:Q", "gib|GiB|.3~g", "limit_gib|may have|.3~g")),
 )  # fmt: skip
-UNSURE = _plot(
-    "What makes it unsure",
-    "Half of the range of a step that each unknown alone makes.",
-    _bars(by="what", x=Axis("value", "± % of a step", zero=True)),
-    "unsure",
-)
-HELPS = _plot(
-    "What would help",
-    "Times the samples a second, after each change alone.",
-    _bars(by="what", x=Axis("value", "times the samples a second", zero=True)),
-    "helps",
-)
 WHOLE = _plot(
     "Time of the whole training",
     "Start, all epochs, evaluations and checkpoints.",
@@ -258,17 +243,13 @@ STEP = _column("step", "step_s", time_text)
 OF_RANK: tuple[Column[Row], ...] = (
     Column("memory a rank", "memory", bytes_text),
     Column("sent a rank and step", "sent", bytes_text),
-    words("remark", "remark", only="varied"),
+    words("remark", "remark", only="known"),
 )
 PLAN = Page(
     read=read_plan_rows,
     frames={
         "beside measured": measured_and_predicted,
         "parts": part_rows,
-        "unsure": _bar_rows(
-            lambda plan: {UNKNOWNS[n]: 100 * half for n, half in plan.rows[-1].unsure.items()}
-        ),
-        "helps": _bar_rows(lambda plan: plan.helps),
         "layouts": layout_rows,
     },
     headline=headline,
@@ -277,8 +258,8 @@ PLAN = Page(
     claims=(Say(tell),),
     leading=(SPEED_UP,),
     sections=(
-        ChartSection("Where the time goes", (WHERE, UNSURE)),
-        ChartSection("What it takes, and what would help", (WHOLE, HOURS, MEMORY, HELPS)),
+        ChartSection("Where it goes", (WHERE, MEMORY)),
+        ChartSection("What it takes", (WHOLE, HOURS)),
     ),
     tables=(
         TableSpec(
@@ -291,14 +272,19 @@ PLAN = Page(
                 _column("efficiency", "efficiency", whole_percent),
                 _column("whole training", "whole_s", time_text),
                 _column("node hours", "node_hours", ".3g"),
-                *(Column("cost", "cost", three_digits, only="known"), *OF_RANK),
+                *(Column("cost", "cost", "{:.3g}".format, only="known"), *OF_RANK),
             ),
         ),
         TableSpec(
             title="Layouts",
-            note="Best first, by the median of a step.",
+            note=f"Best first, by the median of a step; {SHOWN} at most.",
             frame="layouts",
-            columns=(words("options", "options"), STEP, *OF_RANK, words("to try it", "try")),
+            columns=(
+                words("options", "options"),
+                STEP,
+                *OF_RANK,
+                words("to try it", "try", only="known"),
+            ),
         ),
     ),
 )
