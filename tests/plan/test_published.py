@@ -5,6 +5,8 @@ from statistics import fmean
 import pytest
 
 from phalanx.plan.published import CaseError, left_out, predicted_rows, read_series
+from phalanx.plan.validation import read_measured
+from tests.plan.bounds import FILE, by_other_tables
 
 
 @pytest.fixture(scope="module")
@@ -31,6 +33,14 @@ def test_ranges_hold_as_many_rows_as_they_claim(cases: list[CaseError]) -> None:
     inside = fmean(case.told.low <= case.measured <= case.told.high for case in cases)
     assert 0.85 <= inside <= 0.97
     assert fmean(case.told.high - case.told.low for case in cases) <= 30
+
+
+def test_ranges_hold_rows_of_tables_that_their_bound_was_not_chosen_on() -> None:
+    """Made again: python -m tests.plan.bounds"""
+    table, judged = by_other_tables()
+    assert fmean(each.is_inside for each in judged) >= 0.85
+    assert fmean(each.width for each in judged) <= 30
+    assert read_measured([FILE]).tables == [table]
 
 
 def test_every_table_is_predicted_or_left_out_with_a_reason(cases: list[CaseError]) -> None:

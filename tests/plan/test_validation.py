@@ -7,9 +7,6 @@ import pytest
 from phalanx.errors import UserError
 from phalanx.plan.published import left_out, predicted_rows, read_series
 from phalanx.plan.validation import (
-    best_of,
-    best_of_any,
-    rank_agreement,
     read_measured,
     validation_lines,
     validation_page,
@@ -50,13 +47,3 @@ def test_a_damaged_file_of_rounds_is_named(text: str, tmp_path: Path) -> None:
         read_measured([tmp_path / "rounds.json"])
     with pytest.raises(UserError, match="No such file"):
         read_measured([tmp_path / "none.json"])
-
-
-def test_choice_of_layouts() -> None:
-    measured = [10.0, 11.0, 12.0, 20.0]
-    assert rank_agreement([1, 2, 3, 4], measured, apart=0.05) == 1
-    assert rank_agreement([4, 3, 2, 1], measured, apart=0.05) == -1
-    assert rank_agreement([2, 1, 3, 4], measured, apart=0.1) == 1, "10 and 11 are alike"
-    assert best_of([4, 3, 2, 1], measured, 1) == 1
-    assert best_of([4, 3, 2, 1], measured, 3) == pytest.approx(0.1)
-    assert best_of_any(measured, 3) == pytest.approx(0.025)

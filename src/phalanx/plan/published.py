@@ -11,13 +11,12 @@ from __future__ import annotations
 import csv
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib.resources import files
 from typing import NamedTuple, TypeVar
 
 from phalanx.plan.compute import ComputeTime
 from phalanx.plan.data_parallel import PlannedBucket, predict_step
-from phalanx.plan.machine import read_machine
 from phalanx.plan.predict import (
     SEED,
     STATED_BANDWIDTH,
@@ -28,10 +27,8 @@ from phalanx.plan.predict import (
 )
 from phalanx.plan.sums import LinkSpeed, RankLayout, plan_sum
 
-_FOLDER = files("phalanx.plan") / "published"
 Item = TypeVar("Item")
-Name = TypeVar("Name", str, tuple[str, ...])
-Row = dict[str, str]
+Name = TypeVar("Name", str, tuple[str, str])
 BUCKET_BYTES = 25 * 2**20
 """Bucket of PyTorch's DDP, whose runs most of these are."""
 MOST_BUCKETS = 24
@@ -42,29 +39,6 @@ SHARDED_PASSES = 0.9
 """Share of both passes, behind which sharded training gathers parameters, in a step."""
 SHARDED_SUMS = 1.5
 """Messages of sharded training as multiple of an all-reduce: two gathers and a reduce-scatter."""
-MIXED_PRECISION = 2.0
-"""Times the bytes of half precision that gradients may have: some programs sum them in float32,
-which tables do not state."""
-MOST_PASSES = 16
-"""Passes over which a step may sum gradients, where a table does not state it."""
-GRADIENT_VALUES = {
-    "resnet50": 25.56e6,
-    "bert-base": 110e6,
-    "resnet101": 44.5e6,
-    "resnext101_32x8d": 88.8e6,
-    "resnext50_32x4d": 25e6,
-}
-"""Trained values of models whose table does not name them."""
-SEQUENCE = 2048
-"""Tokens of a sample of llm-foundry's table."""
-H100_NODE = 400e9
-"""Bytes a second out of a node of 8 H100 with a port of 400 Gbit/s each: as such nodes are sold,
-for a table that does not state it."""
-SINGLE_MACHINE = "all rows are of one node, whose links the source does not state"
-SERVERS = "parameter servers run beside the workers"
-UNKNOWN_NETWORK = "the network or the size of the gradients is not stated"
-INPUT = "input-bound where more nodes hold the data in memory; size of the gradients not stated"
-STRONG = "strong scaling: one global batch, and no row of one rank to split the step by"
 
 
 class ScalingRow(NamedTuple):
@@ -80,21 +54,18 @@ class ScalingSeries(NamedTuple):
 
     table: str
     name: str
+    is_sharded: bool
+    is_whole_run: bool
+    """True if speeds are 1 ÷ seconds of a run of a fixed number of samples."""
     gradient_bytes: float
+    most_bytes: float
+    """Largest multiple of `gradient_bytes` that a step may sum, as far as the table says."""
+    most_passes: float
+    """Most passes over which a step may sum, as far as the table says."""
     bandwidth_bytes_per_s: float
     batch: float
     """Samples of a device; of a table of times, any number."""
     rows: list[ScalingRow]
-    is_whole_run: bool = False
-    """True if speeds are 1 ÷ seconds of a run of a fixed number of samples."""
-    most_bytes: float = 1.0
-    """Largest multiple of `gradient_bytes` that a step may sum, as far as the table says."""
-    most_passes: int = 1
-    """Most passes over which a step may sum, as far as the table says."""
-    sums: float = 1.0
-    """Messages of a step as multiple of one all-reduce."""
-    hides: float = BACKWARD
-    """Largest share of a step that messages may hide behind."""
 
     def step_s(self, row: ScalingRow) -> float:
         return self.batch * row.devices / row.speed
@@ -127,28 +98,40 @@ def predicted_rows(least_bandwidth: float = STATED_BANDWIDTH[0]) -> list[CaseErr
 
 def left_out() -> dict[str, str]:
     """Return the tables that are not predicted, with the reason."""
-    return {
-        "TF K80 EC2": SERVERS,
-        "TF DGX-1": SINGLE_MACHINE,
-        "MLPerf v1.0 DLRM": UNKNOWN_NETWORK,
-        "MLPerf v1.0 ResNet-50": STRONG,
-        "Megatron v1.0 tensor": "tensor parallel",
-        "CosmoFlow": INPUT,
-    }
+    return {row["table"]: row["not_predicted"] for row in _rows() if row["not_predicted"]}
 
 
-def read_series() -> Iterator[ScalingSeries]:
-    """Yield the series of the shipped tables, rows from few to many devices."""
-    yield from _dlperf()
-    yield from _ddp()
-    yield from _classic()
-    yield from _sharded()
+def read_series() -> list[ScalingSeries]:
+    """Return the series of the shipped tables, rows from few to many devices."""
+    predicted = [row for row in _rows() if not row["not_predicted"]]
+    groups = grouped(predicted, lambda row: (row["table"], row["series"]))
+    return [
+        ScalingSeries(
+            table=table,
+            name=name,
+            is_sharded=rows[0]["kind"] == "sharded",
+            is_whole_run=rows[0]["quantity"] == "seconds of the run",
+            **{column: float(rows[0][column]) for column in ScalingSeries._fields[4:9]},
+            rows=[ScalingRow(int(r["nodes"]), int(r["devices"]), _speed(r)) for r in rows],
+        )
+        for (table, name), rows in groups.items()
+    ]
 
 
-def _bandwidth(machine: str) -> float:
-    network = read_machine(machine).network
-    assert network is not None, machine
-    return network.bandwidth_bytes_per_s
+def _rows() -> list[dict[str, str]]:
+    with (files("phalanx.plan") / "published" / "scaling.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+def _speed(row: dict[str, str]) -> float:
+    value = float(row["value"])
+    match row["quantity"]:
+        case "seconds of a step":
+            return float(row["batch"]) * int(row["devices"]) / value
+        case "seconds of the run":
+            return 1 / value
+        case _:
+            return value
 
 
 def grouped(items: Iterable[Item], name_of: Callable[[Item], Name]) -> dict[Name, list[Item]]:
@@ -157,96 +140,6 @@ def grouped(items: Iterable[Item], name_of: Callable[[Item], Name]) -> dict[Name
     for item in items:
         groups.setdefault(name_of(item), []).append(item)
     return groups
-
-
-def _by_columns(table: str, *columns: str) -> Iterable[tuple[tuple[str, ...], list[Row]]]:
-    """Return the rows of a shipped table by what these columns say."""
-    with (_FOLDER / table).open() as file:
-        return grouped(csv.DictReader(file), lambda row: tuple(row[c] for c in columns)).items()
-
-
-def _dlperf() -> Iterator[ScalingSeries]:
-    link = _bandwidth("dlperf-v100")
-    keys = ("model", "precision", "framework", "batch_per_device")
-    for (model, precision, framework, batch), rows in _by_columns("dlperf_v100.csv", *keys):
-        itemsize = 2 if precision == "amp" else 4
-        yield ScalingSeries(
-            f"DLPerf {model} {precision}",
-            f"{framework}, batch {batch}",
-            GRADIENT_VALUES[model] * itemsize,
-            link,
-            float(batch),
-            [
-                ScalingRow(int(r["nodes"]), int(r["devices"]), float(r["samples_per_s"]))
-                for r in rows
-            ],
-            most_bytes=MIXED_PRECISION if precision == "amp" else 1.0,
-        )
-
-
-def _ddp() -> Iterator[ScalingSeries]:
-    link = _bandwidth("dgx-1-v100")
-    for (model,), rows in _by_columns("pytorch_ddp_v100.csv", "model"):
-        found = [
-            ScalingRow(
-                max(1, int(r["gpus"]) // 8), int(r["gpus"]), int(r["gpus"]) / float(r["p50_s"])
-            )
-            for r in rows
-            if r["layout"] != "no ddp"
-        ]
-        yield ScalingSeries("PyTorch DDP V100", model, 4 * GRADIENT_VALUES[model], link, 1.0, found)
-
-
-CLASSIC = {"BERT-large DGX-1": (2, 50e9, MOST_PASSES), "Kempner": (4, 25e9, 1)}
-"""Bytes of a gradient's value, of a node's links a second (4 × EDR; HDR), and passes of a step that
-may sum gradients, by table."""
-
-
-def _classic() -> Iterator[ScalingSeries]:
-    for (table, model), rows in _by_columns("classic_scaling.csv", "table", "model"):
-        if table not in CLASSIC:
-            continue
-        itemsize, link, most_passes = CLASSIC[table]
-        found = []
-        for r in rows:
-            value, devices = float(r["value"]), int(r["devices"])
-            speed = 1 / value if "seconds" in r["quantity"] else value
-            found.append(ScalingRow(int(r["nodes"]), devices, speed))
-        yield ScalingSeries(
-            table,
-            model,
-            float(rows[0]["gradient_values"]) * itemsize,
-            link,
-            float(rows[0]["batch_per_device"]),
-            found,
-            is_whole_run="of the run" in rows[0]["quantity"],
-            most_bytes=MIXED_PRECISION if itemsize == 2 else 1.0,
-            most_passes=most_passes,
-        )
-
-
-def _sharded() -> Iterator[ScalingSeries]:
-    """Yield the series of one micro-batch, whatever number of them a step has: parameters are
-    gathered for each."""
-    links = {"h100_80gb": H100_NODE, "a100_40gb": _bandwidth("mosaicml-a100")}
-    keys = ("hardware", "model", "micro_batch")
-    for (hardware, model, batch), rows in _by_columns("llm_foundry_fsdp.csv", *keys):
-        found = sorted(
-            ScalingRow(int(r["gpus"]) // 8, int(r["gpus"]), float(r["tokens_per_s"])) for r in rows
-        )
-        if len(found) == 1:
-            continue
-        yield ScalingSeries(
-            f"FSDP {hardware}",
-            f"{model}, micro-batch {batch}",
-            2 * float(rows[0]["parameters"]),
-            links[hardware],
-            SEQUENCE * float(batch),
-            found,
-            most_bytes=4 / 3 if rows[0]["mixed"] == "DEFAULT" else 1.0,  # may sum in float32
-            sums=SHARDED_SUMS,
-            hides=SHARDED_PASSES,
-        )
 
 
 class TableDraw(NamedTuple):
@@ -331,7 +224,7 @@ def _buckets(series: ScalingSeries, row: ScalingRow) -> list[PlannedBucket]:
     if row.nodes == 1:
         return []
     number = min(MOST_BUCKETS, max(1, math.ceil(series.gradient_bytes / BUCKET_BYTES)))
-    size = int(series.sums * series.gradient_bytes / number)
+    size = int((SHARDED_SUMS if series.is_sharded else 1) * series.gradient_bytes / number)
     layout = RankLayout(row.devices, row.devices // row.nodes)
     between = plan_sum(size, 4, layout, [])._replace(node_s=0.0)
     return [PlannedBucket((place + 1) / number, between) for place in range(number)]
@@ -356,7 +249,8 @@ def _step_s(
         least_s * math.pow(most_s / least_s, unknowns.latency),
         overhead_s=0.0,
     )
-    time = ComputeTime(0.0, (1 - series.hides) * node_s, series.hides * node_s, 0.0, 0.0)
+    hides = SHARDED_PASSES if series.is_sharded else BACKWARD
+    time = ComputeTime(0.0, (1 - hides) * node_s, hides * node_s, 0.0, 0.0)
     hidden, shown = (predict_step(time, buckets, link, hides=h).step_s for h in (True, False))
     exposed_s = unknowns.hidden * hidden + (1 - unknowns.hidden) * shown - node_s
     return node_s + exposed_s / math.pow(series.most_passes, draw.passes)

@@ -5,8 +5,6 @@ Every mean has the rules that know nothing beside it, and the worst stands first
 
 from __future__ import annotations
 
-import itertools
-import math
 import statistics
 import textwrap
 from collections.abc import Iterable, Sequence
@@ -17,13 +15,11 @@ import msgspec
 
 from phalanx.errors import UserError
 from phalanx.plan.predict import Range
-from phalanx.plan.published import CaseError, grouped, left_out, predicted_rows
+from phalanx.plan.published import CaseError, grouped, left_out
 
 WIDTH, PAGE_WIDTH = 80, 130
 NUM_WORST = 8
 """Rows that are shown one by one."""
-BOUNDS = (0.05, 0.1, 0.2, 0.3, 0.4, 0.6)
-"""Smallest shares of a stated bandwidth that are tried as what programs reach."""
 FROM_NODE = (
     "Mean errors in points of efficiency, from one node or, where a table has none, the smallest "
     "row. perfect: no loss beyond it. inside: rows in the 90 % range, whose mean width follows."
@@ -32,42 +28,21 @@ HERE = (
     "Mean errors in percent of a step. floor: the odd rounds beside the even ones. alone ÷ 2: half "
     "the time of one rank."
 )
-LAYOUTS = (
-    "Mean errors in percent of an iteration. Rates of the device are those of rows of one node; of "
-    "BigScience times the median ratio of three rows, which are left out. alike: all layouts take "
-    "as long as the median one."
-)
-CHOICES = (
-    "order: Kendall's tau over pairs more than 5 % apart. By how many percent the layout that is "
-    "named first, the best of the three named first, and the best of any three are slower than the "
-    "best of all."
-)
-OTHERS = (
-    "bound: smallest share of a stated bandwidth that programs are taken to reach, the largest one "
-    "whose ranges hold 90 % of the rows of all other tables."
-)
 INTRODUCTION = """\
 # Plans beside measurements
 
 *For users who ask how far to trust a plan, and for developers who change one.*
 
 A command makes this page. Nothing is fitted on rows that are predicted, the worst stands first, and
-every mean has the rules that know nothing beside it. [Plans](plan.md) says how they are made.
+every mean has the rules that know nothing beside it. [Plans](plan.md#how-well-it-does) says which
+bounds were chosen in sight of these tables.
 
     phalanx plan --validate {words}
-
-In sight of the published tables were chosen: the share of a stated bandwidth that sums reach (0.2
-to 1; the last table chooses it without the table that it is used on), the bytes of gradients in
-mixed precision (2 to 4 per value, as programs sum them in either), the passes of BERT-large (1 to
-16, which its table does not state), and that the part of a run outside its steps is what any pair
-of rows says. Assumed: nodes of 8 H100 have 400 GB/s, which llm-foundry does not state. The layouts'
-flops and bytes are those of tests/plan/layouts, where the rows of one node that calibrate were
-chosen in sight of the others; pipelines and sums are the product's.
 """
 
 
 class CaseResult(msgspec.Struct, frozen=True, kw_only=True):
-    """A model or a layout, and a case: seconds of a step, predicted and measured."""
+    """A model and a case on this machine: seconds of a step, predicted and measured."""
 
     model: str
     case: str
@@ -75,22 +50,11 @@ class CaseResult(msgspec.Struct, frozen=True, kw_only=True):
     low_s: float
     high_s: float
     measured_s: float
-    floor: float = 0.0
+    floor: float
     """Difference of the medians of odd and even rounds, as a share."""
     perfect_s: float
-    """The rule that knows nothing: the time of one rank alone, divided among the ranks; of layouts
-    the median of all."""
+    """The rule that knows nothing: the time of one rank alone, divided among the ranks."""
     rounds: int | None = None
-    is_known: bool = False
-    """True if the predictions of other cases are corrected by this one."""
-
-    @property
-    def error(self) -> float:
-        return self.predicted_s / self.measured_s - 1
-
-    @property
-    def rule_error(self) -> float:
-        return self.perfect_s / self.measured_s - 1
 
 
 class ErrorTable(NamedTuple):
@@ -106,9 +70,8 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     """Cases that are measured elsewhere than in the tables that ship: a file of `--here`."""
 
     here: list[CaseResult] = []
-    layouts: list[CaseResult] = []
     tables: list[ErrorTable] = []
-    """Further tables of the page."""
+    """Further tables, for the page alone."""
 
 
 def read_measured(paths: Iterable[Path]) -> Measured:
@@ -128,13 +91,12 @@ def read_measured(paths: Iterable[Path]) -> Measured:
             ) from error
     return Measured(
         here=[case for each in found for case in each.here],
-        layouts=[case for each in found for case in each.layouts],
         tables=[table for each in found for table in each.tables],
     )
 
 
 class Judged(NamedTuple):
-    """A prediction beside what was measured, in points of efficiency or percent of the time."""
+    """A prediction beside what was measured, in points of efficiency or percent of a time."""
 
     group: str
     kind: str
@@ -151,11 +113,11 @@ class Judged(NamedTuple):
 
 def validation_tables(cases: Sequence[CaseError], measured: Measured) -> list[ErrorTable]:
     """Return what there is to show of predicted rows and of what was measured elsewhere."""
-    alone = [_judge(case, case.told, case.perfect) for case in cases]
-    with_row = [_judge(c, c.with_row, c.last_row, c.perfect) for c in cases if c.with_row]
+    alone = [judge_row(case, case.told, case.perfect) for case in cases]
+    with_row = [judge_row(c, c.with_row, c.last_row, c.perfect) for c in cases if c.with_row]
     tables = [
-        _summary("Published tables, from one node", alone, ["perfect"], FROM_NODE),
-        _summary(
+        summary_table("Published tables, from one node", alone, ["perfect"], FROM_NODE),
+        summary_table(
             "Published tables, with one row over the network",
             with_row,
             ["last stays", "perfect"],
@@ -165,19 +127,12 @@ def validation_tables(cases: Sequence[CaseError], measured: Measured) -> list[Er
     ]
     if measured.here:
         title = "Two ranks of one machine"
-        here = [_judge_here(each, each.floor, each.rule_error) for each in measured.here]
+        here = [_judge_here(each) for each in measured.here]
         rounds = min(each.rounds or 0 for each in measured.here)
         note = f"{HERE} Rounds: {rounds or 'not stated'}."
         tables += [
-            _summary(f"{title}, by case", here, ["floor", "alone ÷ 2"], note),
+            summary_table(f"{title}, by case", here, ["floor", "alone ÷ 2"], note),
             _singles(title, here, len(here)),
-        ]
-    if measured.layouts:
-        title = "Layouts of transformers"
-        layouts = [_judge_here(e, e.rule_error) for e in measured.layouts if not e.is_known]
-        tables += [
-            _summary(title, layouts, ["alike"], LAYOUTS),
-            _choices(f"{title}: the three that a plan names", measured.layouts),
         ]
     return tables
 
@@ -197,7 +152,7 @@ def validation_page(
 ) -> str:
     """Return all tables as a page of Markdown. words: options that make this page again."""
     lines = [INTRODUCTION.format(words=" ".join(words))]
-    for table in [*validation_tables(cases, measured), *measured.tables, _by_other_tables()]:
+    for table in [*validation_tables(cases, measured), *measured.tables]:
         lines += _markdown(table)
     lines += ["## Not predicted", "", *(f"- {name}: {why}" for name, why in left_out().items())]
     return "\n".join(lines) + "\n"
@@ -224,11 +179,11 @@ def as_builtins(cases: Sequence[CaseError], measured: Measured) -> dict[str, Any
     return {**others, "published": published}
 
 
-def _judge(case: CaseError, told: Range, *rules: float) -> Judged:
-    is_sharded = case.series.sums > 1
+def judge_row(case: CaseError, told: Range, *rules: float) -> Judged:
+    """Return a prediction of an efficiency in points. rules: what rules that know nothing say."""
     return Judged(
         group=case.series.table,
-        kind="all sharded" if is_sharded else "all data parallel",
+        kind="all sharded" if case.series.is_sharded else "all data parallel",
         name=f"{case.series.table}, {case.series.name}, {case.row.devices}",
         shown=(f"{case.measured:.0f}", f"{told.median:.0f}", f"{told.low:.0f}–{told.high:.0f}"),
         error=told.median - case.measured,
@@ -238,79 +193,30 @@ def _judge(case: CaseError, told: Range, *rules: float) -> Judged:
     )
 
 
-def _judge_here(case: CaseResult, *beside: float) -> Judged:
-    told = (case.predicted_s, case.low_s, case.high_s)
+def _judge_here(case: CaseResult) -> Judged:
+    told = Range(case.predicted_s, case.low_s, case.high_s)
+    rule_error = case.perfect_s / case.measured_s - 1
+    return judge_time(case.case, case.model, case.measured_s, told, case.floor, rule_error)
+
+
+def judge_time(group: str, name: str, measured_s: float, told: Range, *beside: float) -> Judged:
+    """Return a prediction of seconds in percent of the measured ones. beside: as shares."""
     middle, low, high = (f"{1e3 * seconds:.3g}" for seconds in told)
     return Judged(
-        group=case.case,
+        group=group,
         kind="all",
-        name=f"{case.model}, {case.case}",
-        shown=(f"{1e3 * case.measured_s:.3g} ms", middle, f"{low}–{high}"),
-        error=100 * case.error,
-        is_inside=case.low_s <= case.measured_s <= case.high_s,
-        width=100 * (case.high_s - case.low_s) / case.measured_s,
+        name=f"{name}, {group}",
+        shown=(f"{1e3 * measured_s:.3g} ms", middle, f"{low}–{high}"),
+        error=100 * (told.median / measured_s - 1),
+        is_inside=told.low <= measured_s <= told.high,
+        width=100 * (told.high - told.low) / measured_s,
         beside=tuple(100 * abs(each) for each in beside),
     )
 
 
-def _choices(title: str, layouts: Sequence[CaseResult]) -> ErrorTable:
-    rows = []
-    for name, some in grouped(layouts, lambda each: each.case).items():
-        told, measured = [e.predicted_s for e in some], [e.measured_s for e in some]
-        losses = (best_of(told, measured, 1), best_of(told, measured, 3), best_of_any(measured, 3))
-        order = f"{rank_agreement(told, measured, apart=0.05):.2f}"
-        rows.append([name, f"{len(some)}", order, *(f"{100 * loss:.1f}" for loss in losses)])
-    return ErrorTable(title, ["", "rows", "order", "first", "best of 3", "any 3"], rows, CHOICES)
-
-
-def rank_agreement(told: Sequence[float], measured: Sequence[float], apart: float) -> float:
-    """Return Kendall's tau over the pairs whose measured values are more than `apart` apart."""
-    pairs = [
-        (told[i] < told[j]) == (measured[i] < measured[j])
-        for i, j in itertools.combinations(range(len(told)), 2)
-        if abs(math.log(measured[i] / measured[j])) > apart
-    ]
-    return 2 * sum(pairs) / max(1, len(pairs)) - 1
-
-
-def best_of(told: Sequence[float], measured: Sequence[float], number: int) -> float:
-    """Return by how much the best of those that are told to be the best is slower than the best of
-    all, as a share."""
-    first = sorted(range(len(told)), key=lambda each: told[each])[:number]
-    return min(measured[each] for each in first) / min(measured) - 1
-
-
-def best_of_any(measured: Sequence[float], number: int) -> float:
-    """Return the same of `number` that are picked at random, on average."""
-    picked = itertools.combinations(measured, min(number, len(measured)))
-    return statistics.fmean(min(some) for some in picked) / min(measured) - 1
-
-
-def _by_other_tables() -> ErrorTable:
-    """Return the coverage of each table where the bound of the bandwidth is chosen on the others:
-    the narrowest that holds 90 % of their rows."""
-    by_bound = {
-        bound: [_judge(case, case.told) for case in predicted_rows(bound)] for bound in BOUNDS
-    }
-    rows, found = [], []
-    for table in grouped(by_bound[BOUNDS[0]], lambda each: each.group):
-        held = {
-            bound: statistics.fmean(each.is_inside for each in judged if each.group != table)
-            for bound, judged in by_bound.items()
-        }
-        chosen = max(
-            (bound for bound in BOUNDS if held[bound] >= 0.9),
-            default=max(held, key=held.__getitem__),
-        )
-        left = [each for each in by_bound[chosen] if each.group == table]
-        found += left
-        rows.append([table, f"{len(left)}", f"{chosen:g}", *_coverage(left)])
-    rows.append(["all", f"{len(found)}", "", *_coverage(found)])
-    header = ["table left out", "rows", "bound", "inside", "width"]
-    return ErrorTable("Ranges whose bound was chosen on the other tables", header, rows, OTHERS)
-
-
-def _summary(title: str, judged: Sequence[Judged], beside: Sequence[str], note: str) -> ErrorTable:
+def summary_table(
+    title: str, judged: Sequence[Judged], beside: Sequence[str], note: str
+) -> ErrorTable:
     """Return the means of each group, the worst first, then those of each kind and of all."""
     groups = grouped(judged, lambda each: each.group)
     kinds = grouped(judged, lambda each: each.kind)
@@ -331,11 +237,12 @@ def _means(name: str, judged: Sequence[Judged]) -> list[str]:
         f"{_mean(each.error for each in judged):.1f}",
         f"{max((each.error for each in judged), key=abs):+.1f}",
         *(f"{_mean(column):.1f}" for column in zip(*(e.beside for e in judged), strict=True)),
-        *_coverage(judged),
+        *coverage(judged),
     ]
 
 
-def _coverage(judged: Sequence[Judged]) -> tuple[str, str]:
+def coverage(judged: Sequence[Judged]) -> tuple[str, str]:
+    """Return the share of the rows in their ranges and the mean width, as they are read."""
     inside = sum(each.is_inside for each in judged)
     return f"{100 * inside / len(judged):.0f} %", f"{_mean(each.width for each in judged):.0f}"
 

@@ -5,10 +5,15 @@ take) was chosen in sight of the rows of 64 and 256 GPUs; nothing is fitted on t
 `python -m tests.plan.layouts.test_layouts` writes the file that the page of validation is made of.
 """
 
+import itertools
+import math
+import re
 import statistics
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from statistics import fmean
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -16,13 +21,13 @@ import pytest
 
 from phalanx.parallel.pipeline.timeline import ideal_bubble
 from phalanx.plan.machine import read_machine
+from phalanx.plan.predict import Range
 from phalanx.plan.validation import (
-    CaseResult,
     ErrorTable,
     Measured,
-    best_of,
-    rank_agreement,
+    judge_time,
     read_measured,
+    summary_table,
 )
 from tests.plan.layouts.transformer import (
     MEMORY_GB,
@@ -44,6 +49,29 @@ SUMS = VTRAIN.all_reduce
 SINGLE = list(read_rows("vtrain_a100_single_node.csv"))
 CALIBRATED = [row for row in SINGLE if row.pp == 1 and row.micro_batch >= FEWEST_SAMPLES]
 BIG = list(read_rows("bigscience_a100_layouts.csv"))
+
+
+LAYOUTS = (
+    "Mean errors in percent of an iteration. Rates of the device are those of rows of one node; of "
+    "BigScience times the median ratio of three rows, which are left out. alike: all layouts take "
+    "as long as the median one. Flops and bytes are those of tests/plan/layouts, where the rows of "
+    "one node that calibrate were chosen in sight of the others; the rest is the product's."
+)
+CHOICES = (
+    "order: Kendall's tau over pairs more than 5 % apart. By how many percent the layout that is "
+    "named first, the best of the three named first, and the best of any three are slower than the "
+    "best of all."
+)
+
+
+class Case(NamedTuple):
+    """A layout, and its iteration."""
+
+    words: str
+    told: Range
+    measured_s: float
+    is_known: bool
+    """True if the predictions of the others are corrected by this one."""
 
 
 @cache
@@ -88,7 +116,7 @@ def groups() -> dict[str, list[Row]]:
 
 
 @cache
-def cases(group: str) -> list[CaseResult]:
+def cases(group: str) -> list[Case]:
     """The layouts of a group; of BigScience times the median ratio of the three named first."""
     rows = groups()[group]
     is_big, again = group.startswith("BigScience"), is_computed_again(rows)
@@ -100,28 +128,48 @@ def cases(group: str) -> list[CaseResult]:
         ratio = statistics.median(measured[number] / told[number] for number in known)
     low, high, _ = spread()
     return [
-        CaseResult(
-            model=row.words,
-            case=group,
-            predicted_s=ratio * told[number],
-            low_s=low * ratio * told[number],
-            high_s=high * ratio * told[number],
-            measured_s=measured[number],
-            perfect_s=statistics.median(measured),
-            is_known=number in known,
+        Case(
+            row.words,
+            Range(*(ratio * factor * told[number] for factor in (1, low, high))),
+            measured[number],
+            number in known,
         )
         for number, row in enumerate(rows)
     ]
 
 
-def mean_error(some: list[CaseResult]) -> float:
+def mean_error(some: list[Case]) -> float:
     """Percent, as a page shows it: with one decimal."""
-    return round(100 * fmean(abs(case.error) for case in some if not case.is_known), 1)
+    errors = [each.told.median / each.measured_s - 1 for each in some if not each.is_known]
+    return round(100 * fmean(map(abs, errors)), 1)
 
 
-def loss_of_three(some: list[CaseResult]) -> float:
-    """By how many percent the best of the three named first is slower than the best of all."""
-    return 100 * best_of([c.predicted_s for c in some], [c.measured_s for c in some], 3)
+def of_both(group: str) -> tuple[list[float], list[float]]:
+    """Told and measured times of a group."""
+    some = cases(group)
+    return [each.told.median for each in some], [each.measured_s for each in some]
+
+
+def rank_agreement(told: Sequence[float], measured: Sequence[float], apart: float) -> float:
+    """Kendall's tau over the pairs whose measured values are more than `apart` apart."""
+    pairs = [
+        (told[i] < told[j]) == (measured[i] < measured[j])
+        for i, j in itertools.combinations(range(len(told)), 2)
+        if abs(math.log(measured[i] / measured[j])) > apart
+    ]
+    return 2 * sum(pairs) / max(1, len(pairs)) - 1
+
+
+def best_of(told: Sequence[float], measured: Sequence[float], number: int) -> float:
+    """By how many percent the best of those told to be the best is slower than the best of all."""
+    first = sorted(range(len(told)), key=lambda each: told[each])[:number]
+    return 100 * (min(measured[each] for each in first) / min(measured) - 1)
+
+
+def best_of_any(measured: Sequence[float], number: int) -> float:
+    """The same of `number` that are picked at random, on average."""
+    picked = itertools.combinations(measured, number)
+    return 100 * (fmean(min(some) for some in picked) / min(measured) - 1)
 
 
 def test_pipelines_on_one_node() -> None:
@@ -137,9 +185,9 @@ def test_layouts_of_vtrain_from_one_node(gpus: int, order: float) -> None:
     some = cases(f"vTrain, {gpus} GPUs")
     assert len(some) == {64: 26, 256: 15}[gpus]
     assert mean_error(some) <= 12
-    told, measured = [c.predicted_s for c in some], [c.measured_s for c in some]
+    told, measured = of_both(f"vTrain, {gpus} GPUs")
     assert rank_agreement(told, measured, apart=0.05) >= order
-    assert loss_of_three(some) <= 5
+    assert best_of(told, measured, 3) <= 5
 
 
 def test_layouts_of_bigscience_with_three_rows() -> None:
@@ -147,12 +195,12 @@ def test_layouts_of_bigscience_with_three_rows() -> None:
     assert len(names) == 4
     for name in names:
         assert mean_error(cases(name)) <= 8, name
-        assert loss_of_three(cases(name)) <= 3, name
+        assert best_of(*of_both(name), 3) <= 3, name
 
 
 def test_ranges_of_layouts_hold_what_they_claim() -> None:
     some = [case for name in groups() for case in cases(name) if not case.is_known]
-    assert 0.8 <= fmean(case.low_s <= case.measured_s <= case.high_s for case in some) <= 0.97
+    assert 0.8 <= fmean(case.told.low <= case.measured_s <= case.told.high for case in some) <= 0.97
 
 
 def test_memory_of_layouts_is_in_their_order() -> None:
@@ -189,17 +237,50 @@ def memory_table() -> ErrorTable:
     )
 
 
+def tables() -> list[ErrorTable]:
+    """The tables of the page."""
+    judged, rows = [], []
+    for group in groups():
+        told, measured = of_both(group)
+        alike = statistics.median(measured)
+        judged += [
+            judge_time(group, each.words, each.measured_s, each.told, alike / each.measured_s - 1)
+            for each in cases(group)
+            if not each.is_known
+        ]
+        losses = best_of(told, measured, 1), best_of(told, measured, 3), best_of_any(measured, 3)
+        order = f"{rank_agreement(told, measured, apart=0.05):.2f}"
+        rows.append([group, f"{len(told)}", order, *(f"{loss:.1f}" for loss in losses)])
+    title = "Layouts of transformers"
+    header = ["", "rows", "order", "first", "best of 3", "any 3"]
+    return [
+        summary_table(title, judged, ["alike"], LAYOUTS),
+        ErrorTable(f"{title}: the three that a plan names", header, rows, CHOICES),
+        memory_table(),
+    ]
+
+
 def test_page_shows_these_layouts() -> None:
-    """Made again: python -m tests.plan.layouts.test_layouts"""
-    found = [case for name in groups() for case in cases(name)]
-    stored, tables = read_measured([FILE]).layouts, read_measured([FILE]).tables
-    assert tables == [memory_table()]
-    assert [(case.case, case.model) for case in stored] == [(c.case, c.model) for c in found]
-    told = [case.predicted_s for case in found]
-    assert [case.predicted_s for case in stored] == pytest.approx(told, rel=1e-3)
+    """Made again: python -m tests.plan.layouts.test_layouts. Numbers of a search may differ in the
+    last place."""
+    number = re.compile(r"-?\d+\.?\d*")
+    stored = str(read_measured([FILE]).tables)
+    found = str(tables())
+    assert number.sub("", stored) == number.sub("", found)
+    values = [float(each) for each in number.findall(stored)]
+    assert values == pytest.approx([float(each) for each in number.findall(found)], abs=1.01)
+
+
+def test_choice_of_layouts() -> None:
+    measured = [10.0, 11.0, 12.0, 20.0]
+    assert rank_agreement([1, 2, 3, 4], measured, apart=0.05) == 1
+    assert rank_agreement([4, 3, 2, 1], measured, apart=0.05) == -1
+    assert rank_agreement([2, 1, 3, 4], measured, apart=0.1) == 1, "10 and 11 are alike"
+    assert best_of([4, 3, 2, 1], measured, 1) == 100
+    assert best_of([4, 3, 2, 1], measured, 3) == pytest.approx(10)
+    assert best_of_any(measured, 3) == pytest.approx(2.5)
 
 
 if __name__ == "__main__":
-    listed = [case for name in groups() for case in cases(name)]
-    content = Measured(layouts=listed, tables=[memory_table()])
-    FILE.write_bytes(msgspec.json.format(msgspec.json.encode(content), indent=1) + b"\n")
+    content = msgspec.json.encode(Measured(tables=tables()))
+    FILE.write_bytes(msgspec.json.format(content, indent=1) + b"\n")
