@@ -18,7 +18,7 @@ from phalanx.models.options import DataShape
 from phalanx.models.resnet import ResNet
 from phalanx.parallel.local_shards import parameter_spec
 from phalanx.parallel.program_costs import ReadyGradients, SavedTensors, measure_costs
-from phalanx.parallel.tensor import plan_of, split_dims, split_layers
+from phalanx.parallel.tensor import split_dims, split_layers, tensor_plan_of
 
 TEXT, IMAGES = DataShape(inputs=(8,), num_classes=11), DataShape()
 
@@ -44,10 +44,10 @@ def one_rank() -> Iterator[None]:
     "model", [MLP(width=8), GPT(width=8, layers=1, heads=2, shape=TEXT), VocabularyParallel()]
 )
 def test_split_dims_are_those_by_which_layers_are_split(model: nn.Module) -> None:
-    table = plan_of(model)
+    table = tensor_plan_of(model)
     dims = {name: split_dims(model, table).get(p) for name, p in model.named_parameters()}
     split = copy.deepcopy(model)
-    split_layers(split, plan_of(split), init_device_mesh("cpu", (1,)))
+    split_layers(split, tensor_plan_of(split), init_device_mesh("cpu", (1,)))
     assert dims == {name: parameter_spec(p).split for name, p in split.named_parameters()}
     assert set(dims.values()) == {None, 0, 1}
 
