@@ -32,6 +32,7 @@ from phalanx.errors import RunFailedError, UserError
 from phalanx.jobs import run_python
 from phalanx.jobs.binding import THREAD_POOLS
 from phalanx.jobs.command import Command, memory_variables
+from phalanx.jobs.installation import find_mpi
 from phalanx.jobs.job import Job
 from phalanx.jobs.record import RUN_DIR, this_command
 from phalanx.plan.machine import SumTime
@@ -250,6 +251,8 @@ def measure_profile(
     plan is for an emulated link.
     Raises: RunFailedError or UserError with the end of the log of a run that failed.
     """
+    if at_once > 1:
+        find_mpi(os.environ)  # sums need one: refused before anything is measured
     folder.mkdir(parents=True, exist_ok=True)
     console.print("one rank: layers, gradients, a checkpoint", markup=False)
     training.run([folder / "first"], FIRST_STEPS, None, is_first=True)

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from phalanx.errors import UserError
-from phalanx.plan.machine import Cluster
+from phalanx.plan.machine import Cluster, shared_by
 from phalanx.plan.predict import MIDDLE, Predictor, Target
 from phalanx.plan.profile import ProgramProfile
 
@@ -89,7 +89,11 @@ def machine_with(machine: Cluster, text: str) -> Cluster:
                 f"--what-if {word.strip()}: write a name, = and a number, or times as 2x; the "
                 f"names are {', '.join(_NAMES)}"
             )
+        before = machine
         machine = _with(machine, _NAMES[name].split("."), float(number[1]), bool(number[2]), word)
+        if name == "ranks_per_node":
+            shared = shared_by(before, machine.ranks_per_node).memory_gib_per_rank
+            machine = msgspec.structs.replace(machine, memory_gib_per_rank=shared)
     return machine
 
 

@@ -370,7 +370,7 @@ class Predictor:
         assert network is not None, "checked: more nodes than one need a network"
         spread = network.bandwidth_spread
         low, high = (1 - spread, 1 + spread) if spread else STATED_BANDWIDTH
-        share = low + draw.bandwidth * (high - low)
+        share = (network.both_ways or 1.0) * (low + draw.bandwidth * (high - low))
         latency = network.latency_s
         if latency is None:
             least, most = UNKNOWN_LATENCY_S
@@ -462,7 +462,8 @@ def reasons_to_doubt(profile: ProgramProfile, target: Target, counts: Sequence[i
     """Return in which ways a plan goes beyond what was calibrated; empty: in none."""
     found = []
     if not target.is_same_processor:
-        stated = "" if target.machine is None else f" ({target.machine.processor})"
+        named = None if target.machine is None else target.machine.processor
+        stated = "" if named is None else f" ({named})"
         found.append(f"another processor{stated}, taken as {target.speed:.2g} × ours")
     most = profile.most_at_once()
     if max(counts) >= FAR_RANKS * most:
