@@ -48,24 +48,16 @@ def trace(
     steps
         Number of steps, including the first ones, which take longer.
     """
-    if folder is not None:
-        _show(folder, is_alone=(options, steps, hosts, hostfile) == (OPTIONS, STEPS, None, None))
+    if folder is None:
+        train(options=options, hosts=hosts, hostfile=hostfile, preflight=preflight, steps=steps)
         return
-    train(options=options, hosts=hosts, hostfile=hostfile, preflight=preflight, steps=steps)
-
-
-def _show(folder: Path, *, is_alone: bool) -> None:
-    """Show a trace that was recorded. is_alone: no other option was given.
-
-    Raises: UserError for options, and for a folder without a trace.
-    """
-    from phalanx.report.trace.read import read_traces
-    from phalanx.report.trace.show import show_trace
-
-    if not is_alone:
+    if (options, steps, hosts, hostfile) != (OPTIONS, STEPS, None, None):
         raise UserError(
             f"phalanx trace {folder} shows what was recorded there, and takes no other options: "
             "leave them out, or the folder"
         )
+    from phalanx.report.trace.read import read_traces
+    from phalanx.report.trace.show import show_trace
+
     read_traces(folder)  # raises where there is none
     show_trace(folder, new_console())

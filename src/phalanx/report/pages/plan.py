@@ -190,10 +190,6 @@ def _plot(title: str, caption: str, mark: Mark | Sequence[Mark], frame: str = "c
     return Plot(name=name, title=title, caption=caption, mark=mark, frame=frame, source=source)
 
 
-def _column(title: str, name: str, form: str | Callable[[float], str]) -> Column[Row]:
-    return Column(title, with_ends(name, form))
-
-
 TOOLTIP = (
     *("source", "ranks:Q", "nodes:Q", "step_s|step (s)|,.3~g", "speed_up|speed-up|.3~g"),
     *("speed_up_low|from|.3~g", "speed_up_high|to|.3~g", "efficiency||.1%"),
@@ -239,7 +235,7 @@ HOURS = _plot(
     "Nodes that the ranks fill, times the whole training.",
     _over_ranks(y=_axis("node_hours", "node hours")),
 )
-STEP = _column("step", "step_s", time_text)
+STEP: Column[Row] = Column("step", with_ends("step_s", time_text))
 OF_RANK: tuple[Column[Row], ...] = (
     Column("memory a rank", "memory", bytes_text),
     Column("sent a rank and step", "sent", bytes_text),
@@ -268,10 +264,10 @@ PLAN = Page(
             frame="beside measured",
             columns=(
                 *(words("row", "source"), Column("ranks", "ranks"), Column("nodes", "nodes")),
-                *(STEP, _column("speed-up", "speed_up", three_digits)),
-                _column("efficiency", "efficiency", whole_percent),
-                _column("whole training", "whole_s", time_text),
-                _column("node hours", "node_hours", ".3g"),
+                *(STEP, Column("speed-up", with_ends("speed_up", three_digits))),
+                Column("efficiency", with_ends("efficiency", whole_percent)),
+                Column("whole training", with_ends("whole_s", time_text)),
+                Column("node hours", with_ends("node_hours", ".3g")),
                 *(Column("cost", "cost", "{:.3g}".format, only="known"), *OF_RANK),
             ),
         ),
