@@ -34,17 +34,18 @@ from phalanx.plan.profile import ProgramProfile
 from phalanx.plan.sums import LinkSpeed, RankLayout, plan_sum
 from phalanx.records.events import ExpectedCosts
 
-HANDOVER_S = 60e-6
-"""Processor seconds of a message between stages on one node, beside its bytes; of sender and of
-receiver."""
-UNIT_CALL_S = 250e-6
-"""Processor seconds of FSDP for a unit and a pass: hooks, copies into flat buffers."""
-TENSOR_CALL_S = 120e-6
-"""Processor seconds of a split layer's message in DTensor, beside the message itself."""
-
-SPLIT_S = 100e-6
+HANDOVER_S, ACTION_S = 200e-6, 150e-6
+"""Seconds of a message between stages on one node, beside its bytes, and of an action beside its
+passes. These and the constants below were found on the MLP and the GPT, 2 ranks on 2 cores."""
+SPLIT_S = 65e-6
 """Processor seconds for a parameter and micro-batch by which each half of a backward pass takes
 longer where they are computed apart: PyTorch walks the graph in Python."""
+UNIT_S, UNIT_PARAMETER_S = 350e-6, 45e-6
+"""Processor seconds of FSDP for a unit and a message of it, and for each of its parameters."""
+ZERO_ONE_S = 2.2e-3
+"""Processor seconds of ZeroRedundancyOptimizer and DDP in a step."""
+TENSOR_CALL_S = 1.9e-3
+"""Processor seconds of a split layer's message in DTensor, beside the message itself."""
 
 TimeOf = Callable[[float], ComputeTime]
 """Step of a rank that exchanges nothing, by its samples."""
@@ -237,7 +238,8 @@ class MeshStep:
         message("sum", self._replica_sum_s(link))
         compute("optimizer", time.optimizer_s * self._own_share(), sent)
         if self._options.strategy == "zero" and self._options.zero_stage == 1:
-            message("parameters", self._half_s(self._profile.gradient_bytes, "dp", link))
+            shared_s = self._half_s(self._profile.gradient_bytes, "dp", link)
+            message("parameters", ZERO_ONE_S + shared_s)
         return actions
 
     def _unit_shares(self) -> dict[str, tuple[float, float]]:
@@ -279,12 +281,14 @@ class MeshStep:
         return self._sum_s(num_bytes, axis, link) / 2
 
     def _gather_s(self, name: str, link: LinkSpeed | None) -> float:
-        if self.mesh.shard == 1:
+        parameters = self._profile.units.get(name)
+        if self.mesh.shard == 1 or not parameters:
             return 0.0
         size = _values(self._profile, name, self.mesh.tp) * self._profile.itemsize
         rate = self._profile.memory_bytes_per_s
         copies_s = 2 * size / rate if rate else 0.0
-        return UNIT_CALL_S + copies_s + self._half_s(size, "shard", link)
+        own_s = UNIT_S + UNIT_PARAMETER_S * len(parameters)
+        return own_s + copies_s + self._half_s(size, "shard", link)
 
     def _shard_sum_s(self, name: str, link: LinkSpeed | None) -> float:
         """Return the seconds of a unit's sum over the replicas of a shard."""
@@ -392,9 +396,9 @@ class MeshStep:
                 messages += self._tensor_s(name, link) + self._gather_s(name, link)
             found.append(
                 {
-                    "forward": slower * forward + messages,
-                    "backward": slower * (backward + weight) + messages,
-                    "input gradient": slower * backward + messages + apart_s,
+                    "forward": slower * forward + messages + ACTION_S,
+                    "backward": slower * (backward + weight) + messages + ACTION_S,
+                    "input gradient": slower * backward + messages + apart_s + ACTION_S,
                     "weight gradient": slower * weight + apart_s,
                 }
             )

@@ -131,7 +131,10 @@ def coded(planned: PlannedSum, coding: Coding, memory_bytes_per_s: float) -> Pla
     traffic = planned.traffic._replace(sent_bytes=sent, received_bytes=received)
     coding_s = coding.passes * planned.num_bytes / memory_bytes_per_s
     return planned._replace(
-        traffic=traffic, node_bytes=coding.bytes * planned.node_bytes, coding_s=coding_s
+        traffic=traffic,
+        rounds=max(2, planned.rounds) if planned.rounds else 0,  # to the owners, and back to all
+        node_bytes=coding.bytes * planned.node_bytes,
+        coding_s=coding_s,
     )
 
 
