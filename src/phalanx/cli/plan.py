@@ -55,11 +55,11 @@ def plan(
     validation: Annotated[ValidationOptions, VALIDATION] = ValidationOptions(),  # noqa: B008
     json_: Json = False,
 ) -> None:
-    """Predict data-parallel training on a machine that one does not have, with ranges.
+    """Predict a training on a machine that one does not have, with ranges.
 
     Measures the training here for half a minute, by one process and by one a core that exchange
-    nothing, and predicts its step on more ranks: compute, sums of gradients, what the backward pass
-    hides of them. Of a recorded run of one rank nothing is measured. A program of phalanx.start
+    nothing, and predicts it on more ranks, by any strategy but servers: compute, messages, what the
+    backward pass hides of them, memory, time outside the steps. Of a recorded run of one rank nothing is measured. A program of phalanx.start
     makes some steps and ends; it writes neither records nor checkpoints.
 
     For example:
