@@ -59,8 +59,9 @@ def plan(
 
     Measures the training here for half a minute, by one process and by one a core that exchange
     nothing, and predicts it on more ranks, by any strategy but servers: compute, messages, what the
-    backward pass hides of them, memory, time outside the steps. Of a recorded run of one rank nothing is measured. A program of phalanx.start
-    makes some steps and ends; it writes neither records nor checkpoints.
+    backward pass hides of them, memory, time outside the steps. Of a recorded run of one rank
+    nothing is measured. A program of phalanx.start makes some steps and ends; it writes neither
+    records nor checkpoints.
 
     For example:
 
