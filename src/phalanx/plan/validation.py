@@ -125,13 +125,11 @@ def validation_tables(cases: Sequence[CaseError], measured: Measured) -> list[Er
         ),
         _singles("The worst rows, from one node", alone, NUM_WORST),
     ]
-    if measured.here:
-        title = "Two ranks of one machine"
-        here = [_judge_here(each) for each in measured.here]
-        rounds = min(each.rounds or 0 for each in measured.here)
-        note = f"{HERE} Rounds: {rounds or 'not stated'}."
+    for rounds in sorted({each.rounds or 0 for each in measured.here}, reverse=True):
+        title = f"Two ranks of one machine, {rounds or 'unknown'} rounds"
+        here = [_judge_here(each) for each in measured.here if (each.rounds or 0) == rounds]
         tables += [
-            summary_table(f"{title}, by case", here, ["floor", "alone ÷ 2"], note),
+            summary_table(f"{title}, by case", here, ["floor", "alone ÷ 2"], HERE),
             _singles(title, here, len(here)),
         ]
     return tables
