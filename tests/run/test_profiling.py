@@ -1,7 +1,6 @@
 """Arguments of `phalanx.start` in the runs that `phalanx plan` measures."""
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,13 +15,20 @@ from phalanx.run.profiling import begin_profiled
 DATA = TensorDataset(torch.zeros(64, 2))
 
 
+class Started:
+    """A run that was started."""
+
+    def epochs(self) -> None:
+        """Yield nothing."""
+
+
 def given(plan: ProfilePlan, data: object = DATA, **arguments: Any) -> dict[str, Any]:
     """Return the arguments with which a program's run is started."""
     found: dict[str, Any] = {}
 
     def start(*words: object, **named: object) -> Any:
         found.update(zip(("model", "optimizer", "data"), words, strict=False), **named)
-        return SimpleNamespace(epochs=None)
+        return Started()
 
     begin_profiled(start, plan, "model", "optimizer", data, **arguments)
     return found

@@ -93,7 +93,7 @@ def finish(run: ProgramRun) -> list[float]:
     """Return the rate of each step."""
     rates = []
     for batch in run:
-        rates.append(run._plan.optimizers[""].param_groups[0]["lr"])
+        rates.append(run._setup.optimizers[""].param_groups[0]["lr"])
         run.step(batch, cross_entropy)
     run.close()
     return rates
@@ -122,7 +122,7 @@ def test_a_run_goes_on_by_what_it_is_given_now(
     _, run = begun(tmp_path, resume=True, **changed)
     assert "epoch-0002, with changed options" in capsys.readouterr().out
     assert run.resumed == {"width": 9}
-    assert run._plan.optimizers[""].param_groups[0]["weight_decay"] == 0.5
+    assert run._setup.optimizers[""].param_groups[0]["weight_decay"] == 0.5
     assert finish(run) == [pytest.approx(0.1)] * 7
 
 

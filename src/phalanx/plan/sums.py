@@ -132,7 +132,9 @@ def coded(planned: PlannedSum, coding: Coding, memory_bytes_per_s: float) -> Pla
     coding_s = coding.passes * planned.num_bytes / memory_bytes_per_s
     return planned._replace(
         traffic=traffic,
-        rounds=max(2, planned.rounds) if planned.rounds else 0,  # to the owners, and back to all
+        rounds=max(2, planned.rounds)
+        if planned.rounds
+        else 0,  # owners, then all
         node_bytes=coding.bytes * planned.node_bytes,
         coding_s=coding_s,
     )
