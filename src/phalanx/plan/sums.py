@@ -132,9 +132,7 @@ def coded(planned: PlannedSum, coding: Coding, memory_bytes_per_s: float) -> Pla
     coding_s = coding.passes * planned.num_bytes / memory_bytes_per_s
     return planned._replace(
         traffic=traffic,
-        rounds=max(2, planned.rounds)
-        if planned.rounds
-        else 0,  # owners, then all
+        rounds=max(2, planned.rounds) if planned.rounds else 0,  # owners, then all
         node_bytes=coding.bytes * planned.node_bytes,
         coding_s=coding_s,
     )
