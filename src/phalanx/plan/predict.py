@@ -370,7 +370,7 @@ class Predictor:
         assert network is not None, "checked: more nodes than one need a network"
         spread = network.bandwidth_spread
         low, high = (1 - spread, 1 + spread) if spread else STATED_BANDWIDTH
-        share = (network.both_ways or 1.0) * (low + draw.bandwidth * (high - low))
+        share = low + draw.bandwidth * (high - low)
         latency = network.latency_s
         if latency is None:
             least, most = UNKNOWN_LATENCY_S
