@@ -49,6 +49,8 @@ BETWEEN_RUNS = 0.10
 """Half width of the 90 % range of a step's time between runs, of which a profile has one."""
 BESIDE_RUNS = 0.05
 """The same of the ratio of two runs that follow each other."""
+JOINING_S = 0.4
+"""Seconds by which a start over MPI takes longer than that of one process, of the MLP and GPT."""
 ANOTHER_PROCESSOR = 0.10
 STATED_BANDWIDTH = (0.2, 1.0)
 """Share of a stated bandwidth that programs reach; a measured one has its spread."""
@@ -442,7 +444,8 @@ def outside_steps_s(profile: ProgramProfile, target: Target, ranks: int) -> floa
     """Return the seconds of a training outside its steps: its start, and after each epoch an
     evaluation, which the ranks divide, and a checkpoint."""
     after_s = (profile.evaluation_s or 0.0) / ranks + (profile.checkpoint_s or 0.0)
-    return profile.startup_s + target.epochs * after_s
+    joining_s = JOINING_S if ranks > 1 else 0.0
+    return profile.startup_s + joining_s + target.epochs * after_s
 
 
 def _widest(predictor: Predictor, draws: Sequence[Unknowns], median_s: float) -> dict[str, float]:
