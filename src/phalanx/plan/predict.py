@@ -24,7 +24,13 @@ from phalanx.parallel.costs import (
     shared_memory_costs,
 )
 from phalanx.parallel.options import StrategyOptions
-from phalanx.plan.compute import ComputeTime, compute_time, measured_contention, measured_samples
+from phalanx.plan.compute import (
+    ComputeTime,
+    compute_time,
+    measured_contention,
+    measured_samples,
+    peak_bytes,
+)
 from phalanx.plan.data_parallel import (
     PlannedBucket,
     StepPrediction,
@@ -36,7 +42,6 @@ from phalanx.plan.data_parallel import (
 from phalanx.plan.events import ActionSpan
 from phalanx.plan.machine import Cluster, SumTime
 from phalanx.plan.measured_rows import MeasuredRow
-from phalanx.plan.memory import memory_line
 from phalanx.plan.mesh_step import MeshStep
 from phalanx.plan.profile import ProgramProfile
 from phalanx.plan.sums import CODINGS, LinkSpeed, RankLayout
@@ -145,7 +150,8 @@ class Target:
 def plan_ranks(
     profile: ProgramProfile, target: Target, counts: Sequence[int], rows: Sequence[MeasuredRow] = ()
 ) -> list[PlannedRanks]:
-    """Return the predictions of a data-parallel training of the profile's global batch.
+    """Return the predictions of a training of the profile's global batch, by the target's
+    strategy.
 
     rows: measured ones of the target. Each draw of the unknowns is corrected by the median ratio of
     what they took to what it says of them, and so is less free the more it depends on them.
@@ -322,13 +328,11 @@ class Predictor:
     def peak_bytes(self) -> float | None:
         """Return the most memory of a rank's process: that of one rank alone by its samples, with
         this one's state in place of the whole; None where it was not measured."""
-        line = memory_line(self._profile)
-        if line is None:
-            return None
         kept = self._profile.global_batch / self._ranks
         if self.mesh is not None:
             kept = self.mesh.kept_samples()
-        return line.at(kept) - self._profile.state_bytes + self.state_bytes()
+        whole = peak_bytes(self._profile, kept)
+        return None if whole is None else whole - self._profile.state_bytes + self.state_bytes()
 
     def costs(self) -> ExpectedCosts:
         """Return the bytes of a step and of the state, by the formulas of the runs."""
