@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -119,11 +120,7 @@ class Ranks:
         may_fail: bool = False,
     ) -> str:
         commands = [
-            Command(
-                words=command.words,
-                environment={**command.environment, **ONE_THREAD, **environment},
-                death_signal=command.death_signal,
-            )
+            replace(command, environment={**command.environment, **ONE_THREAD, **environment})
             for command in commands
         ]
         self._log.unlink(missing_ok=True)  # a job adds to what the one before has said

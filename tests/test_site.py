@@ -20,7 +20,7 @@ from selenium.webdriver import Chrome
 from selenium.webdriver.support.ui import WebDriverWait
 
 from tests.conftest import ONE_THREAD
-from tests.report.browser import NEEDED, browser, emulate, take_screenshot
+from tests.report.browser import NEEDED, browser, emulate, open_page, take_screenshot
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted((ROOT / "docs").glob("*.md"))
@@ -158,7 +158,7 @@ class TestInABrowser:
         for scheme, is_white in (("light", True), ("dark", False)):
             emulate(chrome, scheme=scheme)
             for path in [site / "index.html", *longest]:
-                chrome.get(path.as_uri())
+                open_page(chrome, path.as_uri())
                 # A page is shown before its style, and has no background until then.
                 found, background = WebDriverWait(chrome, 20).until(
                     lambda chrome: chrome.execute_script(
@@ -171,12 +171,12 @@ class TestInABrowser:
                 assert (path.name, background == "rgb(255, 255, 255)") == (path.name, is_white), (
                     background
                 )
-            chrome.get((site / "index.html").as_uri())
+            open_page(chrome, (site / "index.html").as_uri())
             take_screenshot(chrome, tmp_path / f"{scheme}.png")
 
     @pytest.mark.parametrize("words", ["gradient accumulation", "Slurm", "hang"])
     def test_a_search_finds(self, address: str, chrome: Chrome, words: str) -> None:
-        chrome.get(f"{address}/search.html?{urlencode({'q': words})}")
+        open_page(chrome, f"{address}/search.html?{urlencode({'q': words})}")
         found = WebDriverWait(chrome, 20).until(
             lambda chrome: chrome.execute_script(
                 "return [...document.querySelectorAll('#search-results li a')].map(a => a.href)"

@@ -8,6 +8,7 @@ import sys
 import time
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -57,6 +58,21 @@ def said(log: Path, word: str, times: int) -> bool:
 )
 def test_pressure_grows(elapsed_s, step):
     assert termination_step(elapsed_s, grace_s=5.0) == step
+
+
+@pytest.mark.mpi
+def test_a_killed_launcher_s_folder_does_not_stop_the_next_with_its_process_id(
+    marker: str, log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once in some thousand starts, as ids come again: "PMIx server's listener thread failed"."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    left = 'mkdir "$TMPDIR/ompi.$$" && touch "$TMPDIR/ompi.$$/pmix.$(hostname).tool" && exec "$@"'
+    (launcher,) = mpi_ranks(2, marker, "finish")
+    words = ("sh", "-c", left, "sh", *launcher.words)
+    with Job.start([replace(launcher, words=words)], log) as job:
+        assert job.wait(30.0) == 0, log.read_text()
+    assert sorted(path.name.partition(".")[0] for path in tmp_path.iterdir()) == ["job", "ompi"]
 
 
 @pytest.mark.mpi

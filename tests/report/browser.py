@@ -62,11 +62,24 @@ def show(chrome: Chrome, page: Path, *, width: int, scheme: str, media: str = ""
     size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
     chrome.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     emulate(chrome, scheme=scheme, media=media)
-    chrome.get(page.as_uri())
+    open_page(chrome, page.as_uri())
+    wait_for(chrome, "document.documentElement.dataset.drawn == 'all'")
+
+
+def open_page(chrome: Chrome, address: str) -> None:
+    """Open a page and wait until its document is whole.
+
+    Chromium may say that it has loaded a page while the document at hand has no root element yet.
+    """
+    chrome.get(address)
+    wait_for(chrome, "document.readyState == 'complete' && document.body !== null")
+
+
+def wait_for(chrome: Chrome, condition: str) -> None:
+    """Wait until a JavaScript expression is true."""
     deadline = time.monotonic() + DRAWN_WITHIN_S
-    # A document that has just been opened may not have its root element yet.
-    while run(chrome, "document.documentElement?.dataset.drawn") != "all":
-        assert time.monotonic() < deadline, f"not drawn: {chrome.get_log('browser')}"
+    while not run(chrome, condition):
+        assert time.monotonic() < deadline, f"not {condition}: {chrome.get_log('browser')}"
         time.sleep(0.05)
 
 

@@ -7,7 +7,7 @@ import re
 import signal
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from phalanx.jobs import shield as shield_program
@@ -35,6 +35,8 @@ class Command:
     """Signal sent to the process when we die; a launcher must end its ranks on it."""
     end_signal: signal.Signals = signal.SIGTERM
     """Signal that asks the process to end, with its ranks."""
+    session_variable: str | None = None
+    """Variable by which a launcher is told where to keep its own files; None: it has none."""
 
 
 def mpi_job(
@@ -57,6 +59,7 @@ def mpi_job(
         words=tuple(_words(installation, ranks, program, environ, survive=survive)),
         environment=mpi_environment(vendor, ranks, cores=cores, environ=environ, survive=survive),
         death_signal=_LAUNCHERS[vendor].death_signal,
+        session_variable=_LAUNCHERS[vendor].session_variable,
     )
     is_shielded = vendor == "openmpi" and granted(environ).nodes
     return _shielded(command, installation, environ) if is_shielded else command
@@ -72,7 +75,8 @@ def _shielded(
     is_free = _DAEMON not in environ and not starts_by_ssh("openmpi", environ)
     if is_free and daemon.exists():
         added[_DAEMON] = " ".join([*shield, str(daemon)])
-    return Command(
+    return replace(
+        command,
         words=(*shield, *command.words),
         environment={**command.environment, **added},
         death_signal=signal.SIGINT,
@@ -230,6 +234,9 @@ class _Launcher:
     death_signal: signal.Signals
     """Ends the ranks too, also those that ignore SIGTERM: after SIGKILL Open MPI leaves them,
     after SIGTERM Hydra waits for them for ever."""
+    session_variable: str | None = None
+    """See `Command`. Open MPI's default is a name made of the launcher's process id: one that was
+    killed leaves the name taken, and the launcher that gets its id cannot start."""
     flags: tuple[str, ...] = ()
     """No binding: a rank may use several threads, and other jobs may share the machine."""
     always: Mapping[str, str] = field(default_factory=dict)
@@ -252,6 +259,7 @@ class _Launcher:
 _LAUNCHERS: dict[Vendor, _Launcher] = {
     "openmpi": _Launcher(
         death_signal=signal.SIGTERM,
+        session_variable="PRTE_MCA_prte_local_tmpdir_base",
         # It refuses more ranks than cores unless told; the flag changes nothing for fewer.
         flags=("--bind-to", "none", "--map-by", ":OVERSUBSCRIBE"),
         # The one-sided component for UCX prints an error for every shared window before another

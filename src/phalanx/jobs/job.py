@@ -21,6 +21,7 @@ from phalanx.errors import RunFailedError, StopTimeoutError
 from phalanx.jobs import leftovers, orphan
 from phalanx.jobs.command import Command
 from phalanx.jobs.leftovers import TRACKERS_END_S, is_daemon, kill, processes_with
+from phalanx.jobs.temporary import job_folder
 
 DEFAULT_GRACE_S = 5.0
 _LAUNCHER_GRACE_S = 1.5  # lets a launcher notice that its ranks have ended, and clean up
@@ -60,6 +61,7 @@ class Job:
         self._ending_since: float | None = None
         self._grace_s = DEFAULT_GRACE_S
         self._leftovers: set[Path] = set()
+        self._folders = contextlib.ExitStack()
         self._num_checks: Counter[str] = Counter()
         self._finished = False
         self._former: dict[int, Any] = {}
@@ -78,6 +80,7 @@ class Job:
         token = f"{os.getpid()}.{secrets.token_hex(8)}"
         variable = {orphan.JOB_VARIABLE: f"{token}/{outer}" if outer else token}
         job = cls([], token)
+        variable |= job._sessions(commands)
         try:
             with log.open("ab") as file:
                 for command in commands:
@@ -88,6 +91,14 @@ class Job:
             job.end(grace_s=0.0)
             raise
         return job
+
+    def _sessions(self, commands: Sequence[Command]) -> dict[str, str]:
+        """Make a folder for the launchers' own files until the job's end, and return the variables
+        that name it; none where the user names one, and where no folder can be made."""
+        names = {command.session_variable for command in commands} - {None, *os.environ}
+        with contextlib.suppress(OSError):  # the launcher names the folder that it cannot make
+            return {name: str(self._folders.enter_context(job_folder())) for name in names if name}
+        return {}
 
     def poll(self) -> int | None:
         """Return None while any process runs, then the exit code, without blocking.
@@ -254,8 +265,7 @@ class Job:
                 raise RuntimeError(f"processes {survivors} of a job cannot be killed")
             time.sleep(_POLL_EVERY_S)
         leftovers.remove(self._leftovers | leftovers.siblings(self._leftovers))
-        launchers = [process.pid for process in self._processes]
-        leftovers.remove(leftovers.session_folders(launchers, os.environ))
+        self._folders.close()
         self._finished = True
         self._exit_code = self._exit_code or 0
 

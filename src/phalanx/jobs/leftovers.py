@@ -1,8 +1,8 @@
 """Files that an MPI leaves behind when its processes are killed.
 
-Open MPI keeps its segments under /dev/shm until `mpiexec` removes them, together with a session
-folder `ompi.<process id of mpiexec>`; MPICH keeps one until a rank exits normally. Intel MPI
-unlinks its files at once.
+Open MPI keeps its segments under /dev/shm until `mpiexec` removes them, and on every node a session
+folder `ompi.<process id>`; MPICH keeps one segment until a rank exits normally. Intel MPI unlinks
+its files at once.
 
 Run as a program, `leftovers.py <token>` ends the processes of a job on this node and removes their
 files, and `leftovers.py <token> <host> <process id>` kills one of them where this is its host. It
@@ -19,7 +19,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 _PROCESSES = Path("/proc")
@@ -149,13 +149,6 @@ def siblings(paths: Iterable[Path]) -> set[Path]:
     jobs = {path.name.rpartition(".")[0] for path in paths if path.name.startswith("sm_segment.")}
     names = [name for name in segment_names() if name.rpartition(".")[0] in jobs]
     return {path for name in names if _is_ours(path := SHARED_MEMORY / name)}
-
-
-def session_folders(launchers: Iterable[int], environ: Mapping[str, str]) -> list[Path]:
-    """Return the session folders of these Open MPI launchers, named by process id."""
-    roots = {Path(environ.get(name) or "/tmp") for name in ("TMPDIR", "TMP", "TEMP")}
-    folders = (root / f"ompi.{pid}" for root in roots for pid in launchers)
-    return [folder for folder in folders if folder.is_dir() and _is_ours(folder)]
 
 
 def segment_or_session(file: Path, launchers: Collection[int]) -> Path | None:
