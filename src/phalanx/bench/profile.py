@@ -58,7 +58,8 @@ RUN_S = 2.5
 """Seconds of steps of a run that counts; a median of fewer steps would say little."""
 SMALLEST_SHARE = 16
 """Ranks of which the smallest batch that is measured is a share, at most."""
-SUMS_S = 2.0
+SUMS_S = 0.7
+SUMMED_PARTS, SMALLEST_SUM = (1, 4, 16), 4096
 VALIDATION_SAMPLES, EVALUATED_SAMPLES = 64, 500
 """Evaluated after an epoch; and of one rank alone, whose memory and evaluation are measured."""
 LOG, COSTS, CHECKPOINTS = "profile.log", "costs.json", "checkpoints"
@@ -288,12 +289,14 @@ def read_costs(path: Path) -> dict[str, Any]:
 
 
 def measure_sums(folder: Path, num_bytes: int, ranks: int, console: Console) -> dict[str, Any]:
-    """Return sums of `num_bytes` in memory that `ranks` share, and the rate of that memory."""
+    """Return sums of `num_bytes` and of parts of it in memory that `ranks` share, and the rate of
+    that memory. No bucket is far from a measured size: a cache may lie between."""
     if ranks < 2:
         return {}
+    sizes = sorted({max(SMALLEST_SUM, num_bytes // part // 8 * 8) for part in SUMMED_PARTS})
     config = CollectivesConfig(
         ranks=ranks,
-        sizes=(str(num_bytes),),
+        sizes=tuple(map(str, [*sizes[:-1], num_bytes])),
         paths=("phalanx", "direct"),
         seconds=SUMS_S,
         output=folder,

@@ -20,6 +20,8 @@ from phalanx.errors import UserError
 from phalanx.models.user_function import users_code
 from phalanx.parallel.costs import ParameterSpec
 from phalanx.parallel.pipeline.chain import check_chain, check_shared, layers_of
+from phalanx.parallel.pipeline.mesh_stage import MeshStage
+from phalanx.parallel.pipeline.messages import Handover
 from phalanx.parallel.pipeline.pipelined import time_passes
 from phalanx.parallel.pipeline.staged import check_statistics
 from phalanx.parallel.sharding import units_of
@@ -27,6 +29,8 @@ from phalanx.parallel.tensor import split_dims, split_traffic, tensor_plan_of
 
 SHARES = (1, 8, 64)
 """Parts of a batch on which layers are timed: from all of it to about the smallest micro-batch."""
+PASSES = ("forward_s", "input_s", "weight_s", "input_half_s", "weight_half_s")
+"""Of a layer: see `plan.profile.LayerTime`."""
 REPEATS, MOST_REPEATS = 5, 15
 """Passes on the whole batch, and most on a part of it, after one that warms up."""
 
@@ -114,16 +118,16 @@ def _times(layers: Mapping[str, nn.Module], samples: Tensor, whole: int) -> list
     rows = [_row(layers.values(), samples) for _ in range(repeats + 1)][1:]
     times = []
     for of_layer in zip(*rows, strict=True):
-        forward_s, input_s, weight_s = map(statistics.median, zip(*of_layer, strict=True))
-        passes = {"forward_s": forward_s, "input_s": input_s, "weight_s": weight_s}
-        times.append({"samples": len(samples), **passes})
+        medians = map(statistics.median, zip(*of_layer, strict=True))
+        times.append({"samples": len(samples), **dict(zip(PASSES, medians, strict=True))})
     return times
 
 
-def _row(layers: Iterable[nn.Module], samples: Tensor) -> list[tuple[float, float, float]]:
-    """Return the seconds of one pass through each layer: forward, gradients of inputs and of
-    parameters. Layers before the first trained one need none of inputs."""
-    given, row = samples, []
+def _row(layers: Iterable[nn.Module], samples: Tensor) -> list[tuple[float, ...]]:
+    """Return the seconds of `PASSES` through each layer. Those before the first trained one need no
+    gradient of inputs."""
+    given = samples
+    row: list[tuple[float, ...]] = []
     for layer in layers:
         trained = [parameter for parameter in layer.parameters() if parameter.requires_grad]
         inputs = [given] if given.requires_grad else []
@@ -131,9 +135,26 @@ def _row(layers: Iterable[nn.Module], samples: Tensor) -> list[tuple[float, floa
         input_s = passes.backward_s if inputs else 0.0
         if inputs and trained:
             input_s = min(input_s, time_passes(layer, given, inputs).backward_s)
-        row.append((passes.forward_s, input_s, passes.backward_s - input_s))
+        both = input_s, passes.backward_s - input_s
+        halves = _halves(layer, given, passes.output) if inputs and trained else both
+        row.append((passes.forward_s, *both, *halves))
         given = passes.output.detach().requires_grad_(passes.output.requires_grad)
     return row
+
+
+def _halves(layer: nn.Module, given: Tensor, output: Tensor) -> tuple[float, float]:
+    """Return the seconds of the two halves of a backward pass, as a pipeline computes them."""
+    gradients = {parameter: parameter.grad for parameter in layer.parameters()}
+    stage = MeshStage(layer)
+    stage.forward(0, Handover(given.detach().clone(), requires_grad=True))
+    began_s = time.thread_time()
+    stage.backward_input(0, torch.ones_like(output))
+    middle_s = time.thread_time()
+    stage.backward_weights(0)
+    ended_s = time.thread_time()
+    for parameter, gradient in gradients.items():
+        parameter.grad = gradient
+    return middle_s - began_s, ended_s - middle_s
 
 
 class SavedTensors:

@@ -8,11 +8,14 @@ from phalanx.plan.profile import Layer, LayerTime, ProgramProfile
 
 
 class LayerShare(NamedTuple):
-    """Parts of a layer: of the forward pass, and of the backward pass for both gradients."""
+    """Parts of a layer: of the forward pass, of the backward pass for both gradients, and of one
+    for each by itself."""
 
     forward: float
     input: float
     weight: float
+    input_half: float = 0.0
+    weight_half: float = 0.0
 
 
 def layer_seconds(profile: ProgramProfile, samples: float) -> dict[str, LayerShare]:
@@ -26,8 +29,8 @@ def layer_shares(profile: ProgramProfile, samples: float) -> dict[str, LayerShar
     forward_s = sum(time.forward for time in times.values()) or 1.0
     backward_s = sum(time.input + time.weight for time in times.values()) or 1.0
     return {
-        name: LayerShare(f / forward_s, i / backward_s, w / backward_s)
-        for name, (f, i, w) in times.items()
+        name: LayerShare(f / forward_s, *(each / backward_s for each in backward))
+        for name, (f, *backward) in times.items()
     }
 
 
@@ -44,5 +47,8 @@ def _time_of(layer: Layer, samples: float) -> LayerShare:
     return LayerShare(*((1 - place) * a + place * b for a, b in pairs))
 
 
-def _seconds(time: LayerTime) -> tuple[float, float, float]:
-    return time.forward_s, time.input_s, time.weight_s
+def _seconds(time: LayerTime) -> LayerShare:
+    both = time.input_s, time.weight_s
+    halves = time.input_half_s, time.weight_half_s
+    apart = (b if half is None else half for half, b in zip(halves, both, strict=True))
+    return LayerShare(time.forward_s, *both, *apart)

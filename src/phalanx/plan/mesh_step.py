@@ -34,12 +34,13 @@ from phalanx.plan.profile import ProgramProfile
 from phalanx.plan.sums import LinkSpeed, RankLayout, plan_sum
 from phalanx.records.events import ExpectedCosts
 
-HANDOVER_S, ACTION_S = 200e-6, 150e-6
+HANDOVER_S, ACTION_S = 100e-6, 100e-6
 """Seconds of a message between stages on one node, beside its bytes, and of an action beside its
 passes. These and the constants below were found on the MLP and the GPT, 2 ranks on 2 cores."""
-SPLIT_S = 65e-6
-"""Processor seconds for a parameter and micro-batch by which each half of a backward pass takes
-longer where they are computed apart: PyTorch walks the graph in Python."""
+MESSAGE_S, COLD_S = 400e-6, 1e-3
+"""Processor seconds that a rank takes to send or receive a message between stages after it has
+computed for long, and the time after which they are half: what computes takes the code of
+PyTorch and MPI out of the processor's caches."""
 UNIT_S, UNIT_PARAMETER_S = 350e-6, 45e-6
 """Processor seconds of FSDP for a unit and a message of it, and for each of its parameters."""
 ZERO_ONE_S = 2.2e-3
@@ -251,7 +252,7 @@ class MeshStep:
             whole = sum(values.values()) or 1
             found = {n: LayerShare(v / whole, v / whole, 0.0) for n, v in values.items()}
         part = {name: self._split_part(name) for name in found}
-        return {name: (part[name] * f, part[name] * (b + w)) for name, (f, b, w) in found.items()}
+        return {n: (part[n] * t.forward, part[n] * (t.input + t.weight)) for n, t in found.items()}
 
     def _split_part(self, name: str) -> float:
         """Return the part of a unit's arithmetic that a rank of axis tp has: that of its
@@ -341,12 +342,15 @@ class MeshStep:
                 for other in needed_actions(action, layout)
             ]
             took = late * seconds[action.stage][action.kind]
+            peer = _receiver(action, layout)
+            is_sent = peer is not None and layout.rank_of(peer) != rank
+            messages = is_sent + sum(actions[n].lane.startswith(NETWORK) for n in needs)
+            took += messages * MESSAGE_S * took / (took + COLD_S)
             name = f"{action.kind} {action.stage} {action.micro_batch}"
             actions.append(LaneAction(name, f"{COMPUTE} {rank}", took, tuple(needs)))
             places[action] = len(actions) - 1
-            peer = _receiver(action, layout)
-            if peer is not None and layout.rank_of(peer) != rank:
-                size = ends[min(action.stage, peer)] * self.micro_batch / self.mesh.tp
+            if is_sent:
+                size = ends[min(action.stage, peer or 0)] * self.micro_batch / self.mesh.tp
                 actions.append(self._handover(rank, size, len(actions) - 1, apart))
                 handed[action] = len(actions) - 1
         for rank in range(layout.num_ranks):
@@ -379,27 +383,25 @@ class MeshStep:
 
         step: of all samples of a rank.
         """
-        whole_s = sum(map(sum, layer_seconds(self._profile, self.samples).values()))
+        whole_s = sum(sum(t[:3]) for t in layer_seconds(self._profile, self.samples).values())
         slower = (step.forward_s + step.backward_s) / whole_s if whole_s else 1.0
         parts = list(layer_seconds(self._profile, self.micro_batch).items())
         found: list[Mapping[Kind, float]] = []
         for stage in self._stages:
-            forward = backward = weight = messages = 0.0
-            apart_s = SPLIT_S * sum(len(self._profile.units.get(parts[n][0], ())) for n in stage)
-            for name, (f, b, w) in (parts[number] for number in stage):
-                part = self._split_part(name)
-                forward, backward, weight = (
-                    forward + part * f,
-                    backward + part * b,
-                    weight + part * w,
-                )
+            sums, messages = [0.0] * len(LayerShare._fields), 0.0
+            for name, time in (parts[number] for number in stage):
+                part = slower * self._split_part(name)
+                sums = [each + part * seconds for each, seconds in zip(sums, time, strict=True)]
                 messages += self._tensor_s(name, link) + self._gather_s(name, link)
+            forward, inputs, weights, input_half, weight_half = sums
+            whole_s = inputs + weights + messages + ACTION_S
+            is_first = not found  # it computes all in the second half, as it hands nothing back
             found.append(
                 {
-                    "forward": slower * forward + messages + ACTION_S,
-                    "backward": slower * (backward + weight) + messages + ACTION_S,
-                    "input gradient": slower * backward + messages + apart_s + ACTION_S,
-                    "weight gradient": slower * weight + apart_s,
+                    "forward": forward + messages + ACTION_S,
+                    "backward": whole_s,
+                    "input gradient": 0.0 if is_first else input_half + messages + ACTION_S,
+                    "weight gradient": whole_s if is_first else weight_half,
                 }
             )
         return found
@@ -436,7 +438,7 @@ def _receiver(action: Action, layout: PipelineLayout) -> int | None:
 def _cut(profile: ProgramProfile, layout: PipelineLayout, samples: float) -> list[range]:
     """Cut the layers into stages as the run cuts them: by their costs at a micro-batch."""
     shares = layer_shares(profile, samples / layout.micro_batches)
-    costs = [sum(each) for each in shares.values()]
+    costs = [sum(each[:3]) for each in shares.values()]
     has_parameters = [layer.parameter_bytes > 0 for layer in profile.layers]
     return cut_evenly(costs, has_parameters, layout.num_stages)
 

@@ -76,6 +76,9 @@ class LayerTime(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds of the gradient of its inputs; 0 for a layer that needs none."""
     weight_s: float
     """Seconds of the gradients of its parameters."""
+    input_half_s: float | None = None
+    """The same where a pipeline computes each by itself, as schedule zero-bubble; None: alike."""
+    weight_half_s: float | None = None
 
 
 class Layer(msgspec.Struct, frozen=True, kw_only=True):
@@ -132,6 +135,7 @@ class ProgramProfile(ProgramCosts, frozen=True, kw_only=True):
     train_samples: int
     times: list[StepTimes]
     startup_s: float
+    """Seconds of a start, of as many at once as were measured."""
     evaluation_s: float | None = None
     sequence: int = 1
     """Targets of a sample."""
@@ -230,7 +234,7 @@ def profile_of_runs(
             for number, ranks in sorted(read.items())
             for some in _by_samples(ranks)
         ],
-        startup_s=started.startup_s,
+        startup_s=statistics.median(each.started.startup_s for each in read[max(read)]),
         evaluation_s=first.evaluation_s,
         checkpoint_s=first.checkpoint_s,
         sequence=started.targets_per_sample,

@@ -25,8 +25,8 @@ FROM_NODE = (
     "row. perfect: no loss beyond it. inside: rows in the 90 % range, whose mean width follows."
 )
 HERE = (
-    "Mean errors in percent of a step. floor: the odd rounds beside the even ones. alone ÷ 2: half "
-    "the time of one rank."
+    "Mean errors in percent of a step or a run, of 2 ranks unless more are named. floor: the odd "
+    "rounds beside the even ones. alone ÷ p: the time of one rank, divided."
 )
 INTRODUCTION = """\
 # Plans beside measurements
@@ -126,10 +126,10 @@ def validation_tables(cases: Sequence[CaseError], measured: Measured) -> list[Er
         _singles("The worst rows, from one node", alone, NUM_WORST),
     ]
     for rounds in sorted({each.rounds or 0 for each in measured.here}, reverse=True):
-        title = f"Two ranks of one machine, {rounds or 'unknown'} rounds"
+        title = f"Ranks of one machine, {rounds or 'unknown'} rounds"
         here = [_judge_here(each) for each in measured.here if (each.rounds or 0) == rounds]
         tables += [
-            summary_table(f"{title}, by case", here, ["floor", "alone ÷ 2"], HERE),
+            summary_table(f"{title}, by case", here, ["floor", "alone ÷ p"], HERE),
             _singles(title, here, len(here)),
         ]
     return tables
