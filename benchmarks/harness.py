@@ -24,6 +24,7 @@ from phalanx.jobs.job import Job
 from phalanx.jobs.record import RUNS
 from phalanx.records.environment import describe_environment
 from phalanx.records.files import write_atomically
+from phalanx.records.plan import PlannedRange
 
 
 def run_ranks(
@@ -74,3 +75,12 @@ def quartiles(values: Sequence[float], *, digits: int = 3) -> str:
     """Return "median [lower quartile, upper quartile]"."""
     low, middle, high = statistics.quantiles(values, n=4)
     return f"{middle:.{digits}f} [{low:.{digits}f} {high:.{digits}f}]"
+
+
+def median_range(ranges: Sequence[PlannedRange]) -> PlannedRange:
+    """Return the medians of predictions and of their bounds."""
+    found = {
+        name: statistics.median(getattr(r, name) for r in ranges)
+        for name in PlannedRange.__struct_fields__
+    }
+    return PlannedRange(**found)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from phalanx.bench.machine import contention_of, network_of, powers, unmeasured
+from phalanx.bench.machine import contention_of, network_of, unmeasured
 from phalanx.bench.machine_rank import LinkTimes, MeasuredNodes, busy_times, sum_cost
 from tests.conftest import Programs, Ranks, done
 
@@ -13,7 +13,6 @@ def links(*bandwidths: float) -> list[LinkTimes]:
             nodes=(0, number),
             latencies_s=[1e-5, 2e-5, 3e-5],
             bandwidths_bytes_per_s=[bandwidth],
-            both_ways_bytes_per_s=[0.9 * bandwidth],
             send_cpu_s_per_mb=2e-4,
         )
         for number, bandwidth in enumerate(bandwidths, 1)
@@ -33,10 +32,6 @@ def measured(**busy_s: list[float]) -> MeasuredNodes:
     )
 
 
-def test_numbers_of_ranks_double_up_to_the_most() -> None:
-    assert [powers(most) for most in (1, 2, 6, 8)] == [[1], [1, 2], [1, 2, 4, 6], [1, 2, 4, 8]]
-
-
 def test_contention_is_a_multiple_of_the_median_time_alone() -> None:
     assert contention_of(measured(k1=[2.0, 1.0, 9.0], k2=[3.0, 2.5, 2.4], k4=[1.9, 1.9, 1.9])) == {
         **{1: 1.0, 2: 1.25},
@@ -49,7 +44,7 @@ def test_a_network_is_the_median_over_pairs_with_their_spread() -> None:
     assert network is not None
     assert (network.bandwidth_bytes_per_s, network.bandwidth_spread) == (1e9, 0.1)
     assert (network.latency_s, network.latency_spread) == (2e-5, 0.5)
-    assert (network.both_ways, network.send_cpu_s_per_mb) == (0.9, 2e-4)
+    assert network.send_cpu_s_per_mb == 2e-4
 
 
 def test_a_measured_bandwidth_is_never_without_a_spread() -> None:

@@ -42,7 +42,6 @@ def test_links_between_nodes_are_measured(make_nodes: MakeNodes, tmp_path: Path)
         assert network is not None
         assert network.bandwidth_bytes_per_s == pytest.approx(LINK_BYTES_PER_S, rel=0.1)
         assert 0 < network.bandwidth_spread < 0.1
-        assert network.both_ways is not None and network.both_ways > 0.7
         assert network.latency_s is not None and network.latency_s < DELAY_S
         assert network.send_cpu_s_per_mb is not None and found.sum_cpu_s_per_mb is not None
         assert set(found.contention) == {1, 2}

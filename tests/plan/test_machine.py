@@ -134,7 +134,6 @@ SUM = {"ranks": 2, "bytes": 8, "seconds": 1e-3}
             {"network": {**NETWORK, "bandwidth_spread": 1.5}},
             "bandwidth_spread must be a number of shares of the bandwidth from 0 to 0.9, not 1.5",
         ),
-        ({"network": {**NETWORK, "both_ways": 2}}, "shares of the bandwidth from 0.1 to 1, not 2"),
         ({"network": {**NETWORK, "latency_spread": -1}}, "network.latency_spread must be"),
         ({"network": {**NETWORK, "send_cpu_s_per_mb": "much"}}, "processor seconds per megabyte"),
         ({"sum_cpu_s_per_mb": 11}, "processor seconds per megabyte from 0 to 10, not 11"),

@@ -172,12 +172,22 @@ def test_a_row_over_the_network_says_nothing_of_one_node() -> None:
 
 def test_a_better_network_helps_where_sums_are_what_takes_long() -> None:
     target = Target(machine=machine(), ranks_per_node=2)
-    helps = what_helps(profile(), target, 64)
-    assert 1.2 < helps["twice the bandwidth"] < 2
-    assert 1.2 < helps["bf16 sums"] <= helps["twice the bandwidth"]
-    assert 1 <= helps.get("half the latency", 1.0) < 1.2
-    assert 1.2 < helps["twice the global batch"] <= 2
-    assert list(what_helps(profile(), target, 2)) == ["twice the global batch"]
+    made = make_plan(profile(), target, [1, 2, 4, 8, 16, 32, 64], command="phalanx plan")
+    gains = {words: each.gain for words, each in made.helps.items()}
+    assert 1.2 < gains["twice the bandwidth"] < 2
+    assert 1.2 < gains["bf16 sums"] <= gains["twice the bandwidth"]
+    assert 1 <= gains.get("half the latency", 1.0) < 1.2
+    assert 1.2 < gains["twice the global batch"] <= 2
+    assert list(what_helps(profile(), target, [1, 2])) == ["twice the global batch"]
+
+
+def test_twice_the_bandwidth_pays_to_more_ranks() -> None:
+    large = msgspec.structs.replace(profile(), global_batch=2**14)
+    target = Target(machine=machine(), ranks_per_node=2)
+    made = make_plan(large, target, [1, 2, 4, 8, 16, 32, 64], command="phalanx plan")
+    pays_to = made.helps["twice the bandwidth"].pays_to
+    assert pays_to is not None and 1 < made.worth[0].ranks < pays_to
+    assert "(then worth it to " in "\n".join(plan_lines(made))
 
 
 def test_a_range_holds_nine_tenths() -> None:
@@ -220,14 +230,17 @@ def test_a_disturbed_calibration_is_told_and_widens_ranges() -> None:
     loud = msgspec.structs.replace(quiet, times=[quiet.times[0], *times, *quiet.times[2:]])
     assert quiet.unsteadiness() == 0
     assert loud.unsteadiness() == pytest.approx(0.2)
+    shared = msgspec.structs.replace(quiet, core_share=0.8)
     target = Target(machine=None, ranks_per_node=2)
     widths = []
-    for each in (quiet, loud):
+    for each in (quiet, loud, shared):
         made = make_plan(each, target, [2], command="phalanx plan")
         widths.append(width(made.rows[0].step_s))
         first = plan_lines(made)[0]
-        assert first.startswith("calibration disturbed: ") == (each is loud)
+        assert first.startswith("calibration disturbed: ") == (each is not quiet)
+        assert ("others had the cores for 20 % of the time" in first) == (each is shared)
     assert widths[1] > 1.6 * widths[0], "20 % instead of 10, of what the ranks compute"
+    assert widths[2] == pytest.approx(widths[1], rel=0.1)
 
 
 def test_what_was_calibrated_is_not_doubted() -> None:
@@ -263,3 +276,15 @@ def test_ranks_that_share_a_core_take_turns() -> None:
         for cores in (2, 4)
     )
     assert shared["compute_s"] == pytest.approx(2 * own["compute_s"])
+
+
+def test_turns_are_not_counted_twice_where_contention_was_measured() -> None:
+    """`bench machine` has 2 ranks on a node of one core: they took twice as long for that."""
+    times = []
+    for contention in ({}, {1: 1.0, 2: 2.0}):
+        node = machine(processor="a processor", cores_per_node=1, contention=contention)
+        target = Target(machine=node, ranks_per_node=2)
+        parts = [plan_ranks(profile(), target, [ranks])[0].parts for ranks in (2, 4)]
+        times.append([each["compute_s"] for each in parts])
+    assert times[1][0] == pytest.approx(2 * compute_time(profile(), 512, 1, 1).own_s)
+    assert times[1] == pytest.approx(times[0], rel=0.2)

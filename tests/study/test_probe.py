@@ -5,8 +5,8 @@ import time
 
 import pytest
 
+from phalanx.jobs.core_probe import probe
 from phalanx.jobs.cores import usable_cores
-from phalanx.study.execute import probe
 
 
 def _busy(until: float) -> None:

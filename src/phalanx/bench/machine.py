@@ -18,6 +18,7 @@ from phalanx.bench.ranks import run_ranks
 from phalanx.jobs.live_line import LiveLine
 from phalanx.jobs.ranks import RankRequest
 from phalanx.jobs.record import this_command
+from phalanx.plan.counts import parse_counts
 from phalanx.plan.machine import RANGES, Cluster, Network
 
 SIZES = ("64KB", "1MB", "4MB", "25MB", "64MB")
@@ -32,8 +33,8 @@ COMMENTS = {
     "contention": "Time of the same computation by ranks that compute, as multiple of one alone.",
     "all_reduce": "Sums of float32 in the memory of the node, by ranks and bytes.",
     "sum_cpu_s_per_mb": "Processor seconds in which a rank adds a megabyte to another.",
-    "network": "Pairs of nodes, all ranks at once: bytes per second out of a node, the share of it "
-    "while as\nmuch comes in, half a round trip, processor seconds of a rank per megabyte.",
+    "network": "Pairs of nodes, all ranks at once: bytes per second out of a node, half a round "
+    "trip,\nprocessor seconds of a rank per megabyte.",
     "unknown": "Add what you know: network: {bandwidth_bytes_per_s: 12.5e9, latency_s: 2e-6}.",
 }
 
@@ -54,7 +55,7 @@ def measure_machine(
     the sums.
     Raises: RunFailedError or UserError when ranks fail, as `Launch.run`.
     """
-    counts, is_alone = powers(ranks_per_node), is_here and ranks_per_node == 1
+    counts, is_alone = parse_counts(f"1..{ranks_per_node}"), is_here and ranks_per_node == 1
     measured = _measure(counts, num_nodes, folder / "nodes", console, is_alone=is_alone)
     sums, rates = [], dict[int, float]()
     for number in counts[1:] or ([] if is_alone else [1]):  # they fill the first node first
@@ -110,12 +111,10 @@ def network_of(links: Sequence[LinkTimes]) -> Network | None:
     bandwidth, bandwidth_spread = _median_and_spread(
         rate for link in links for rate in link.bandwidths_bytes_per_s
     )
-    both_ways = [rate for link in links for rate in link.both_ways_bytes_per_s]
     latency_s, latency_spread = _median_and_spread(each for it in links for each in it.latencies_s)
     return Network(
         bandwidth_bytes_per_s=bandwidth,
         bandwidth_spread=min(MOST_SPREAD, bandwidth_spread),
-        both_ways=_rounded(min(1.0, statistics.median(both_ways) / bandwidth)),
         latency_s=latency_s,
         latency_spread=latency_spread,
         send_cpu_s_per_mb=_rounded(statistics.median(link.send_cpu_s_per_mb for link in links)),
@@ -129,14 +128,6 @@ def unmeasured(num_nodes: int, links: Sequence[LinkTimes]) -> list[str]:
     pairs = num_nodes * (num_nodes - 1) // 2
     left_out = pairs - len(links)
     return [f"links of {left_out} of {pairs} pairs of nodes"] if left_out else []
-
-
-def powers(most: int) -> list[int]:
-    """Return 1, 2, 4 … and `most`."""
-    found = [1]
-    while 2 * found[-1] < most:
-        found.append(2 * found[-1])
-    return sorted({*found, most})
 
 
 def _median_and_spread(values: Iterable[float]) -> tuple[float, float]:

@@ -1,7 +1,7 @@
 """`python -m phalanx.bench.machine_rank OPTIONS`: a rank of `phalanx bench machine`.
 
 Computation is measured on the first node, which stands for all; links between nodes in rounds of
-disjoint pairs, all ranks of a node at once, one way and both. Rank 0 writes `machine.json`.
+disjoint pairs, all ranks of a node at once. Rank 0 writes `machine.json`.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ BUSY_S, ROUNDS = 0.6, 3
 SUM_S = 0.2
 CHUNK_BYTES = 4 * 2**20
 """Bytes that a rank sends and receives at once: several of its messages."""
-TURN_S, TURNS, BOTH_TURNS = 0.5, 6, 3
-"""Seconds of a turn of a pair, turns in which one of the nodes sends, and in which both do."""
+TURN_S, TURNS = 0.5, 6
+"""Seconds of a turn of a pair, and turns, in which one of the nodes sends."""
 ROUND_TRIPS, ROUND_TRIPS_S = 100, 0.5
 """Most round trips of a pair, and the seconds after which there are no more."""
 LINKS_S = 15.0
@@ -64,8 +64,6 @@ class LinkTimes(msgspec.Struct, frozen=True, kw_only=True):
     """Halves of round trips of 8 bytes between two ranks."""
     bandwidths_bytes_per_s: list[float]
     """Bytes a second out of one of the nodes, which take turns."""
-    both_ways_bytes_per_s: list[float]
-    """Bytes a second out of each of both nodes at once, by turn."""
     send_cpu_s_per_mb: float
     """Processor seconds of a rank per megabyte sent, and as much received, both ways at once."""
 
@@ -201,24 +199,22 @@ class Links:
         leads = peer is not None and self._rank < peer
         trial_s = max(group.compare(self._exchange(group, peer, peer, 1)[0]))
         chunks = max(1, int(TURN_S / trial_s))
-        one_way_s, both_ways_s = list[list[float]](), list[list[float]]()
+        turns_s = list[list[float]]()
         for number in range(TURNS):
             to, source = (peer, None) if leads == (number % 2 == 0) else (None, peer)
-            one_way_s.append(group.compare(self._exchange(group, to, source, chunks)[0]))
-        for _ in range(BOTH_TURNS):
-            both_ways_s.append(group.compare(self._exchange(group, peer, peer, chunks)[0]))
+            turns_s.append(group.compare(self._exchange(group, to, source, chunks)[0]))
         cpus_s = group.compare(self._exchange(resting, peer, peer, chunks)[1])
         all_latencies_s = group.compare(latencies_s)
         sent, found = chunks * CHUNK_BYTES, []
         for pair in pairs:
             ranks = [rank for node in pair for rank in self._nodes[node]]
             node_bytes = len(ranks) // 2 * sent
+            slowest_s = [max(turn[rank] for rank in ranks) for turn in turns_s]
             found.append(
                 LinkTimes(
                     nodes=pair,
                     latencies_s=all_latencies_s[min(ranks)],
-                    bandwidths_bytes_per_s=[node_bytes / s for s in _slowest(one_way_s, ranks)],
-                    both_ways_bytes_per_s=[node_bytes / s for s in _slowest(both_ways_s, ranks)],
+                    bandwidths_bytes_per_s=[node_bytes / seconds for seconds in slowest_s],
                     send_cpu_s_per_mb=statistics.fmean(cpus_s[r] for r in ranks) / (sent / 1e6),
                 )
             )
@@ -276,11 +272,6 @@ class Links:
                 f"{self._hosts[peer]}"
             ),
         )
-
-
-def _slowest(turns_s: Sequence[Sequence[float]], ranks: Sequence[int]) -> list[float]:
-    """Return the seconds of the slowest of some ranks in each turn."""
-    return [max(turn[rank] for rank in ranks) for turn in turns_s]
 
 
 def main() -> None:

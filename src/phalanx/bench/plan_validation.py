@@ -184,14 +184,15 @@ def _results(case: str, profile: ProgramProfile, runs: Sequence[_Run]) -> list[C
     step_s, run_s = [run.step_s for run in runs], [run.whole_s for run in runs]
     model, run = profile.model, f"{profile.model}, {case}"
     return [
-        _result(model, case, planned.step_s, step_s, alone.median_s / ranks),
-        _result(run, WHOLE, planned.whole_s, run_s, whole_s / ranks),
+        case_result(model, case, planned.step_s, step_s, alone.median_s / ranks),
+        case_result(run, WHOLE, planned.whole_s, run_s, whole_s / ranks),
     ]
 
 
-def _result(
+def case_result(
     model: str, case: str, told: PlannedRange, measured: Sequence[float], perfect_s: float
 ) -> CaseResult:
+    """Return a prediction beside the medians of rounds. perfect_s: as of `CaseResult`."""
     halves = [statistics.median(measured[start::2]) for start in (0, 1) if measured[start::2]]
     return CaseResult(
         model=model,

@@ -11,6 +11,7 @@ import math
 import os
 import shlex
 import shutil
+import statistics
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -32,6 +33,7 @@ from phalanx.errors import RunFailedError, UserError
 from phalanx.jobs import run_python
 from phalanx.jobs.binding import THREAD_POOLS
 from phalanx.jobs.command import Command, memory_variables
+from phalanx.jobs.core_probe import probe
 from phalanx.jobs.installation import find_mpi
 from phalanx.jobs.job import Job
 from phalanx.jobs.record import RUN_DIR, this_command
@@ -109,6 +111,7 @@ class TrainingOfOptions:
             number = next(each.num_validation_samples for each in entries if each.name == name)
         share = min(config.validation_samples or number, number) / min(EVALUATED_SAMPLES, number)
         return {
+            "epochs": config.epochs,
             "train_samples": config.train_samples or num_available(config),
             "evaluation_s": share * (profile.evaluation_s or 0.0),
         }
@@ -260,7 +263,7 @@ def measure_profile(
     first = profile_of_runs({1: [folder / "first"]})
     whole = first.global_batch
     smallest = max(1, whole // min(SMALLEST_SHARE, max(2, most_ranks)))
-    runs: dict[int, list[Path]] = {}
+    runs, shares = dict[int, list[Path]](), [probe(at_once).core_share]
     for batch in sorted({smallest, whole}):
         likely_s = first.times[0].median_s * math.sqrt(batch / whole)  # part of it is for any batch
         steps = max(LEAST_STEPS, min(MOST_STEPS, int(run_s / likely_s)))
@@ -269,9 +272,11 @@ def measure_profile(
             folders = [folder / f"at-once-{number}-batch-{batch}-{i}" for i in range(number)]
             training.run(folders, steps, batch)
             runs.setdefault(number, []).extend(folders)
+            shares.append(probe(at_once).core_share)
     profile = profile_of_runs(runs, global_batch=whole, program=training.name)
     console.print("sums of its gradients", markup=False)
     fields: dict[str, Any] = {
+        "core_share": statistics.median(shares),
         **{"checkpoint_s": first.checkpoint_s, **read_costs(folder / COSTS)},
         **training.known(profile),
         **measure_sums(folder / "sums", profile.gradient_bytes, at_once, console),

@@ -102,7 +102,9 @@ def plan(
     _check_target(target, machine, counts, per_node, chosen.link)
     folder = default_folder("plan", _name_of(words, training.model))
     profile = _profile(words, options, max(counts), folder, console, for_link=bool(chosen.link))
-    found = _target(target, machine, chosen, per_node, profile, training.epochs)
+    is_given = any(word.partition("=")[0] == "--epochs" for word in this_command())
+    epochs = training.epochs if is_given else profile.epochs
+    found = _target(target, machine, chosen, per_node, profile, epochs)
     made = make_plan(
         profile,
         found,
@@ -139,11 +141,12 @@ def _validate(
     options: dict[str, Any], validation: ValidationOptions, console: Console, *, json_: bool
 ) -> None:
     """Compare predictions with published tables, and with runs of this machine."""
+    from rich.markdown import Markdown
+
     from phalanx.plan.published import predicted_rows
     from phalanx.plan.validation import (
         as_builtins,
         read_measured,
-        validation_lines,
         validation_page,
     )
 
@@ -175,7 +178,7 @@ def _validate(
             ) from error
     if json_:
         print_json(as_builtins(cases, measured))
-    console.print("\n".join(validation_lines(cases, measured)), markup=False)
+    console.print(Markdown(validation_page(cases, measured)))
 
 
 def _ranks_per_node(options: TargetOptions, machine: Cluster | None) -> int:

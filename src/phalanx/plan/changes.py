@@ -13,27 +13,33 @@ from phalanx.errors import UserError
 from phalanx.plan.machine import Cluster, shared_by
 from phalanx.plan.predict import MIDDLE, Predictor, Target
 from phalanx.plan.profile import ProgramProfile
+from phalanx.records.plan import PlannedHelp, last_worth
 
 LEAST_GAIN = 1.005
 
 
-def what_helps(profile: ProgramProfile, target: Target, ranks: int) -> dict[str, float]:
-    """Return by how much samples come faster on `ranks` ranks after each change, the best first;
-    changes that bring nothing are left out."""
-    before = _samples_per_s(profile, target, ranks)
-    gains = {
-        words: _samples_per_s(other, changed, ranks) / before
-        for words, other, changed in _changes(profile, target, ranks)
-    }
-    return {
-        words: gain
-        for words, gain in sorted(gains.items(), key=lambda each: -each[1])
-        if gain > LEAST_GAIN
-    }
+def what_helps(
+    profile: ProgramProfile, target: Target, counts: Sequence[int]
+) -> dict[str, PlannedHelp]:
+    """Return by how much samples come faster on the most of `counts` ranks after each change, the
+    best first, and to how many ranks doublings pay then; changes that bring nothing are left
+    out."""
+    own = _steps(profile, target, counts)
+    found, pays_to = dict[str, PlannedHelp](), counts[last_worth(own)]
+    for words, other, changed in _changes(profile, target, counts[-1]):
+        steps = _steps(other, changed, counts)
+        gain = own[-1][1] / steps[-1][1] * other.global_batch / profile.global_batch
+        then = counts[last_worth(steps)]
+        found[words] = PlannedHelp(gain=gain, pays_to=then if then > pays_to else None)
+    helps = (each for each in found.items() if each[1].gain > LEAST_GAIN)
+    return dict(sorted(helps, key=lambda each: -each[1].gain))
 
 
-def _samples_per_s(profile: ProgramProfile, target: Target, ranks: int) -> float:
-    return profile.global_batch / Predictor(profile, target, ranks).step(MIDDLE).step_s
+def _steps(
+    profile: ProgramProfile, target: Target, counts: Sequence[int]
+) -> list[tuple[int, float]]:
+    """Return rank counts with the seconds of a step, in the middle of all that is unknown."""
+    return [(ranks, Predictor(profile, target, ranks).step(MIDDLE).step_s) for ranks in counts]
 
 
 def _changes(

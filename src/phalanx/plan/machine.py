@@ -45,8 +45,6 @@ class Network(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     bandwidth_spread: float = 0.0
     """Half the distance of the quartiles over turns of pairs of nodes, as a share of the median; 0:
     the bandwidth is stated, not measured."""
-    both_ways: float | None = None
-    """Share of the bandwidth out of a node that is reached while as much comes in, as in a sum."""
     latency_spread: float = 0.0
     send_cpu_s_per_mb: float | None = None
     """Processor seconds of a rank per megabyte that it sends to another node, and as much that it
@@ -79,10 +77,6 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     unknown: list[str] = []
     """Facts that the source does not state, in words."""
 
-    @property
-    def largest_ranks(self) -> int:
-        return self.nodes * self.ranks_per_node
-
 
 RANGES: dict[str, tuple[float, float, str]] = {
     "nodes": (1, 1e6, "nodes"),
@@ -93,7 +87,6 @@ RANGES: dict[str, tuple[float, float, str]] = {
     "network.bandwidth_bytes_per_s": (1e4, 2e12, "bytes per second out of a node"),
     "network.latency_s": (1e-8, 10, "seconds"),
     "network.bandwidth_spread": (0, 0.9, "shares of the bandwidth"),
-    "network.both_ways": (0.1, 1, "shares of the bandwidth"),
     "network.latency_spread": (0, 100, "shares of the latency"),
     "network.send_cpu_s_per_mb": (0, 10, "processor seconds per megabyte"),
     "sum_cpu_s_per_mb": (0, 10, "processor seconds per megabyte"),

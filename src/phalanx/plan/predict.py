@@ -156,7 +156,7 @@ def plan_ranks(
     rows: measured ones of the target. Each draw of the unknowns is corrected by the median ratio of
     what they took to what it says of them, and so is less free the more it depends on them.
     """
-    unsteady = profile.unsteadiness()
+    unsteady = profile.disturbance()
     draws = draw_unknowns(between_runs=max(BETWEEN_RUNS, unsteady))
     inside, beyond = (
         [row for row in rows if row.ranks > 1 and (row.ranks > target.ranks_per_node) is is_beyond]
@@ -311,14 +311,23 @@ class Predictor:
         target, contention = self._target, self._contention(draw)
         time = compute_time(self._profile, samples, self._at_once, self._ranks, contention)
         factor = draw.run / target.speed * (1.0 if target.is_same_processor else draw.processor)
-        return time.scaled(factor * max(1.0, self._ranks_per_core))
+        measured = self._nearest_contention() or 1  # it has the turns of as many ranks in it
+        turns = max(1.0, self._sharing(self._at_once)) / max(1.0, self._sharing(measured))
+        return time.scaled(factor * turns)
 
-    @property
-    def _ranks_per_core(self) -> float:
-        """Return how many ranks of a node share a core; 0: the cores are not known."""
+    def _sharing(self, ranks: int) -> float:
+        """Return how many of so many ranks of a node share a core; 0: the cores are not known."""
         machine = self._target.machine
         cores = self._profile.cores if machine is None else machine.cores_per_node
-        return self._at_once * self._profile.threads / cores if cores else 0.0
+        return ranks * self._profile.threads / cores if cores else 0.0
+
+    def _nearest_contention(self) -> int | None:
+        """Return the measured number of ranks of the target's node that is nearest to ours; None:
+        its contention is not known, or one rank has none."""
+        known = {} if self._target.machine is None else self._target.machine.contention
+        if self._at_once == 1 or not known:
+            return None
+        return min(known, key=lambda ranks: abs(ranks - self._at_once))
 
     def state_bytes(self) -> float:
         """Return the parameters, gradients and optimizer state of the fullest rank."""
@@ -355,9 +364,8 @@ class Predictor:
         target, at_once = self._target, self._at_once
         if target.machine is None or at_once == 1:
             return None if target.machine is None else 1.0
-        known = target.machine.contention
-        if known:
-            return known[min(known, key=lambda ranks: abs(ranks - at_once))]
+        if nearest := self._nearest_contention():
+            return target.machine.contention[nearest]
         samples = self._profile.global_batch / self._ranks
         low, high = UNKNOWN_CONTENTION
         high = max(high, measured_contention(self._profile, samples, at_once))
@@ -375,19 +383,29 @@ class Predictor:
         network = None if target.machine is None else target.machine.network
         assert network is not None, "checked: more nodes than one need a network"
         spread = network.bandwidth_spread
-        low, high = (1 - spread, 1 + spread) if spread else STATED_BANDWIDTH
-        share = low + draw.bandwidth * (high - low)
-        latency = network.latency_s
-        if latency is None:
-            least, most = UNKNOWN_LATENCY_S
-            latency = math.exp(math.log(least) + draw.latency * math.log(most / least))
-        overhead = draw.latency * MESSAGE_OVERHEAD_S
-        return LinkSpeed(share * network.bandwidth_bytes_per_s, latency, overhead)
+        reached = (1 - spread, 1 + spread) if spread else STATED_BANDWIDTH
+        return draw_link(network.bandwidth_bytes_per_s, network.latency_s, reached, draw)
 
     def _thread_share(self) -> float:
         """Return the share of a sum's time that its thread takes from the backward pass: nothing
         where a core is free for it."""
-        return 0.0 if 0 < self._ranks_per_core < 1 else THREAD_SHARE
+        return 0.0 if 0 < self._sharing(self._at_once) < 1 else THREAD_SHARE
+
+
+def draw_link(
+    bandwidth_bytes_per_s: float,
+    latency_s: float | None,
+    reached: tuple[float, float],
+    draw: Unknowns,
+) -> LinkSpeed:
+    """Return a link between nodes in a draw of what is not known of it. reached: least and most of
+    the bandwidth that programs reach, as shares."""
+    (low, high), (least_s, most_s) = reached, UNKNOWN_LATENCY_S
+    share = low + draw.bandwidth * (high - low)
+    if latency_s is None:
+        latency_s = least_s * math.pow(most_s / least_s, draw.latency)
+    overhead_s = draw.latency * MESSAGE_OVERHEAD_S
+    return LinkSpeed(share * bandwidth_bytes_per_s, latency_s, overhead_s)
 
 
 def _between_averages(

@@ -7,6 +7,7 @@ step of ranks that communicate is in it; what these take beside is predicted.
 from __future__ import annotations
 
 import statistics
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -133,6 +134,8 @@ class ProgramProfile(ProgramCosts, frozen=True, kw_only=True):
     peak_memory_bytes: int
     global_batch: int
     train_samples: int
+    epochs: int = 1
+    """Epochs that the program makes; 1 where it does not say."""
     times: list[StepTimes]
     startup_s: float
     """Seconds of a start, of as many at once as were measured."""
@@ -147,6 +150,8 @@ class ProgramProfile(ProgramCosts, frozen=True, kw_only=True):
     """The same by messages within this machine: processor seconds of whoever carries them."""
     message_overhead_s: float | None = None
     """Seconds that a message of ranks that wait asleep takes beside the latency of its link."""
+    core_share: float = 1.0
+    """Part of the time that a thread had a core, between the runs of the calibration."""
     memory_bytes_per_s: float | None = None
     """Rate of this machine's memory, all ranks at once, on a working set beyond its caches."""
 
@@ -158,6 +163,10 @@ class ProgramProfile(ProgramCosts, frozen=True, kw_only=True):
     def quantities(self) -> int:
         """Return how many values the optimizer keeps for each trained one."""
         return max(0, round(self.state_bytes / max(1, self.gradient_bytes)) - 2)
+
+    def disturbance(self) -> float:
+        """Return by how much steps may have been disturbed, as a share."""
+        return max(self.unsteadiness(), 1 - self.core_share)
 
     def unsteadiness(self) -> float:
         """Return by how much equal steps differ over the time of their measurement, as a share:
@@ -229,6 +238,7 @@ def profile_of_runs(
         peak_memory_bytes=first.peak_memory_bytes,
         global_batch=global_batch or setting.global_batch_size,
         train_samples=started.train_samples,
+        epochs=1 if setting.epochs == sys.maxsize else setting.epochs,
         times=[
             _together(number, some)
             for number, ranks in sorted(read.items())

@@ -20,12 +20,12 @@ from phalanx.plan.data_parallel import PlannedBucket, predict_step
 from phalanx.plan.predict import (
     SEED,
     STATED_BANDWIDTH,
-    UNKNOWN_LATENCY_S,
     Range,
     Unknowns,
+    draw_link,
     draw_unknowns,
 )
-from phalanx.plan.sums import LinkSpeed, RankLayout, plan_sum
+from phalanx.plan.sums import RankLayout, plan_sum
 
 Item = TypeVar("Item")
 Name = TypeVar("Name", str, tuple[str, str])
@@ -241,14 +241,10 @@ def _step_s(
     if not buckets:
         return node_s
     unknowns = draw.unknowns
-    reached = least_bandwidth + unknowns.bandwidth * (STATED_BANDWIDTH[1] - least_bandwidth)
     summed = 1 + draw.gradient * (series.most_bytes - 1)
-    least_s, most_s = UNKNOWN_LATENCY_S
-    link = LinkSpeed(
-        reached / summed * series.bandwidth_bytes_per_s,
-        least_s * math.pow(most_s / least_s, unknowns.latency),
-        overhead_s=0.0,
-    )
+    reached = least_bandwidth, STATED_BANDWIDTH[1]
+    link = draw_link(series.bandwidth_bytes_per_s / summed, None, reached, unknowns)
+    link = link._replace(overhead_s=0.0)
     hides = SHARDED_PASSES if series.is_sharded else BACKWARD
     time = ComputeTime(0.0, (1 - hides) * node_s, hides * node_s, 0.0, 0.0)
     hidden, shown = (predict_step(time, buckets, link, hides=h).step_s for h in (True, False))

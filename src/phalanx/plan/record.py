@@ -14,6 +14,9 @@ from phalanx.plan.profile import ProgramProfile
 from phalanx.plan.search import option_words, search_layouts
 from phalanx.records.plan import Plan, PlannedLayout
 
+LEAST_CORE_SHARE = 0.95
+"""Part of the time that threads have a core on a machine that is called quiet."""
+
 
 def make_plan(
     profile: ProgramProfile,
@@ -42,7 +45,7 @@ def make_plan(
         if len(many) == len(counts):
             raise UserError(f"{name}: {left_out[name]}")
     counts = [count for count in counts if count not in many]
-    most, machine, unsteady = max(counts), target.machine, profile.unsteadiness()
+    machine, unsteady = target.machine, profile.unsteadiness()
     alone = [each for each in profile.times if each.at_once == 1]
     whole = [each.median_s for each in alone if each.samples == profile.global_batch]
     planned = plan_ranks(profile, target, counts, rows)
@@ -60,9 +63,10 @@ def make_plan(
         alone_s=whole[0] if whole else None,
         epochs=target.epochs,
         disturbed=unsteady if unsteady > BETWEEN_RUNS else None,
+        core_share=profile.core_share if profile.core_share < LEAST_CORE_SHARE else None,
         extrapolated=reasons_to_doubt(profile, target, counts),
         rows=planned,
-        helps=what_helps(profile, target, most),
+        helps=what_helps(profile, target, counts),
         layouts=layouts,
         left_out=left_out,
         narrows=_run_that_narrows(target, planned[-1].nodes),

@@ -17,7 +17,7 @@ from phalanx.errors import UserError
 from phalanx.plan.predict import Range
 from phalanx.plan.published import CaseError, grouped, left_out
 
-WIDTH, PAGE_WIDTH = 80, 130
+WIDTH = 130
 NUM_WORST = 8
 """Rows that are shown one by one."""
 FROM_NODE = (
@@ -135,21 +135,12 @@ def validation_tables(cases: Sequence[CaseError], measured: Measured) -> list[Er
     return tables
 
 
-def validation_lines(cases: Sequence[CaseError], measured: Measured) -> list[str]:
-    """Return all tables as lines of a terminal, and what is not predicted."""
-    lines = []
-    for table in validation_tables(cases, measured):
-        lines += [*_text(table), ""]
-    for name, why in left_out().items():
-        lines += textwrap.wrap(f"not predicted: {name}: {why}", WIDTH, subsequent_indent="  ")
-    return lines
-
-
 def validation_page(
-    cases: Sequence[CaseError], measured: Measured, words: Sequence[str] = ()
+    cases: Sequence[CaseError], measured: Measured, words: Sequence[str] | None = None
 ) -> str:
-    """Return all tables as a page of Markdown. words: options that make this page again."""
-    lines = [INTRODUCTION.format(words=" ".join(words))]
+    """Return all tables, and what is not predicted, as Markdown. words: options that make this page
+    again, which its introduction names; None: no introduction."""
+    lines = [] if words is None else [INTRODUCTION.format(words=" ".join(words))]
     for table in [*validation_tables(cases, measured), *measured.tables]:
         lines += _markdown(table)
     lines += ["## Not predicted", "", *(f"- {name}: {why}" for name, why in left_out().items())]
@@ -255,22 +246,8 @@ def _mean(errors: Iterable[float]) -> float:
     return statistics.fmean(map(abs, errors))
 
 
-def _text(table: ErrorTable) -> list[str]:
-    """Return a table as lines of a terminal."""
-    rows = [table.header, *table.rows]
-    first, *widths = (max(map(len, column)) for column in zip(*rows, strict=True))
-    first = min(first, WIDTH - sum(widths) - 2 * len(widths) - 1)
-    lines = [table.title]
-    for name, *cells in rows:
-        padded = (cell.rjust(width) for cell, width in zip(cells, widths, strict=True))
-        lines.append(
-            "  ".join([f" {textwrap.shorten(name, first, placeholder=' …'):{first}}", *padded])
-        )
-    return [*lines, *textwrap.wrap(table.note, WIDTH)]
-
-
 def _markdown(table: ErrorTable) -> list[str]:
-    note = [*textwrap.wrap(table.note, PAGE_WIDTH), ""] if table.note else []
+    note = [*textwrap.wrap(table.note, WIDTH), ""] if table.note else []
     lines = [f"## {table.title}", "", *note]
     marks = ["---", *("--:" for _ in table.header[1:])]
     return lines + [f"| {' | '.join(row)} |" for row in (table.header, marks, *table.rows)] + [""]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 
 import msgspec
 
@@ -52,6 +53,13 @@ class PlannedLayout(msgspec.Struct, frozen=True, kw_only=True):
     too_large_bytes: float = 0.0  # memory that a rank lacks; 0: it fits
 
 
+class PlannedHelp(msgspec.Struct, frozen=True, kw_only=True):
+    """A change of the machine or the program."""
+
+    gain: float  # times the speed at the most ranks
+    pays_to: int | None = None  # ranks to which doublings pay with it; None: no more than without
+
+
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """`plan.json`."""
 
@@ -69,9 +77,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     alone_s: float | None = None  # median step that one rank alone took here, of the whole batch
     epochs: int = 1  # passes over the training samples
     disturbed: float | None = None  # share by which equal steps differed; None: no more than usual
+    core_share: float | None = None  # part of the time that threads had a core; None: nearly all
     extrapolated: list[str] = []  # ways in which it goes beyond what was measured
     rows: list[PlannedRanks]  # predictions for growing numbers of ranks
-    helps: dict[str, float] = {}  # gain of each change at the most ranks
+    helps: dict[str, PlannedHelp] = {}  # changes that bring something, the best first
     layouts: list[PlannedLayout] = []  # best first
     left_out: dict[str, str] = {}  # layouts that cannot be, and why
     narrows: str = ""  # run that would make it surer
@@ -80,15 +89,23 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     def worth(self) -> tuple[PlannedRanks, PlannedRanks | None]:
         """Return the last row whose doubling brings `PAYS` or more, as those before it do on
         average, and the next one, which brings less; None: all do."""
-        first, found = self.rows[0], 0
-        for place, (before, each) in enumerate(itertools.pairwise(self.rows), 1):
-            last = _gain_of_doubling(before, each)
-            if min(last, _gain_of_doubling(first, each)) >= PAYS:
-                found = place
+        found = last_worth([(row.ranks, row.step_s.median) for row in self.rows])
         return self.rows[found], self.rows[found + 1] if found + 1 < len(self.rows) else None
 
 
-def _gain_of_doubling(before: PlannedRanks, after: PlannedRanks) -> float:
+def last_worth(steps: Sequence[tuple[int, float]]) -> int:
+    """Return the place of the last of growing rank counts that is worth it, as `Plan.worth`.
+
+    steps: ranks and seconds of a step.
+    """
+    found = 0
+    for place, (before, each) in enumerate(itertools.pairwise(steps), 1):
+        if min(_gain_of_doubling(before, each), _gain_of_doubling(steps[0], each)) >= PAYS:
+            found = place
+    return found
+
+
+def _gain_of_doubling(before: tuple[int, float], after: tuple[int, float]) -> float:
     """Return by how much a step gets faster with each doubling of the ranks between two rows."""
-    gain = before.step_s.median / after.step_s.median
-    return float(gain ** (1 / math.log2(after.ranks / before.ranks)))
+    (few, few_s), (many, many_s) = before, after
+    return float((few_s / many_s) ** (1 / math.log2(many / few)))

@@ -27,11 +27,15 @@ TRIED = 3
 
 def doubts_of(plan: Plan) -> list[str]:
     """Return what is to be said before any figure."""
-    found = []
+    found, signs = list[str](), list[str]()
+    if plan.core_share is not None:
+        signs.append(f"others had the cores for {100 * (1 - plan.core_share):.0f} % of the time")
     if plan.disturbed is not None:
+        signs.append(f"equal steps differ by ± {100 * plan.disturbed:.0f} %")
+    if signs:
+        what = "; ".join(signs)
         found.append(
-            f"calibration disturbed: equal steps differ by ± {100 * plan.disturbed:.0f} %, and "
-            "ranges are as wide; measure again on a quiet machine"
+            f"calibration disturbed: {what}; ranges are as wide; measure again on a quiet machine"
         )
     if plan.extrapolated:
         found.append(f"EXTRAPOLATED: {'; '.join(plan.extrapolated)}")
@@ -54,8 +58,12 @@ def findings_of(plan: Plan) -> Iterator[tuple[str, str]]:
         else:
             yield "worth it", f"doublings up to {at.ranks} ranks bring {paid}; {rest}"
     if plan.helps:
-        gains = ", ".join(f"{words} {gain:.2f} ×" for words, gain in plan.helps.items())
-        yield f"most help at {last.ranks} ranks", f"{gains}, by the median"
+        gains = [
+            f"{words} {help_.gain:.2f} ×"
+            + f" (then worth it to {help_.pays_to})" * (help_.pays_to is not None)
+            for words, help_ in plan.helps.items()
+        ]
+        yield f"most help at {last.ranks} ranks", f"{', '.join(gains)}, by the median"
     if last.unsure:
         three = [f"{UNKNOWNS[n]} (±{100 * half:.0f} %)" for n, half in last.unsure.items()][:3]
         yield f"not sure at {last.ranks} ranks", ", ".join(three)

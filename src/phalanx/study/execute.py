@@ -5,8 +5,6 @@ Before and after each run the processor time is probed that other processes take
 
 from __future__ import annotations
 
-import hashlib
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +16,7 @@ import msgspec
 from rich.console import Console
 
 from phalanx.errors import RunFailedError, UserError
+from phalanx.jobs.core_probe import probe
 from phalanx.jobs.cores import usable_cores
 from phalanx.records.configuration import Configuration, deciding_options, differences, shared
 from phalanx.records.divergence import loss_text
@@ -30,36 +29,6 @@ from phalanx.records.files import (
 from phalanx.records.schema import JobRecord, Outcome, Probe, Run, Study
 from phalanx.report.folder import read_folder
 from phalanx.study.run import StudyRun
-
-DURATION_S = 0.1
-BLOCK = bytes(256 * 1024)
-"""Large enough that hashing it lets other threads run."""
-
-
-def probe(cores: int, duration_s: float = DURATION_S) -> Probe:
-    """Compute on all cores for a moment, and see how much of the time each thread had a core.
-
-    cores: that this process may use.
-    """
-    shares = [0.0] * cores
-    threads = [
-        threading.Thread(target=_compute, args=(number, shares, duration_s))
-        for number in range(cores)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return Probe(core_share=sum(shares) / cores, lowest=min(shares))
-
-
-def _compute(number: int, shares: list[float], duration_s: float) -> None:
-    began, began_on_core = time.perf_counter(), time.thread_time()
-    while time.perf_counter() - began < duration_s:
-        hashlib.sha256(BLOCK).digest()
-    took = time.perf_counter() - began
-    shares[number] = min(1.0, (time.thread_time() - began_on_core) / took)
-
 
 MOST_TOLD = 6
 """Options that differ, in one message."""
