@@ -79,8 +79,8 @@ def quartiles(values: Sequence[float], *, digits: int = 3) -> str:
 
 def median_range(ranges: Sequence[PlannedRange]) -> PlannedRange:
     """Return the medians of predictions and of their bounds."""
-    found = {
-        name: statistics.median(getattr(r, name) for r in ranges)
-        for name in PlannedRange.__struct_fields__
-    }
-    return PlannedRange(**found)
+    return PlannedRange(
+        median=statistics.median(each.median for each in ranges),
+        low=statistics.median(each.low for each in ranges),
+        high=statistics.median(each.high for each in ranges),
+    )

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim import LBFGS, SGD, Adam, AdamW, Optimizer, SparseAdam
 from torch.optim.lr_scheduler import ReduceLROnPlateau, StepLR
 from torch.utils.data import DataLoader, TensorDataset
@@ -124,6 +126,20 @@ def test_optimizers_hold_each_parameter_once() -> None:
     ]:
         with pytest.raises(phalanx.UserError, match=text):
             phalanx.start(model, optimizer, data, batch_size=4)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("within", [False, True])
+def test_a_model_that_is_wrapped_for_ranks_is_refused(within: bool) -> None:
+    """Its gradients were summed twice, in silence."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        wrapped = DistributedDataParallel(nn.Linear(3, 1))
+        model = nn.Sequential(wrapped) if within else wrapped
+        which = "0" if within else "model"
+        with pytest.raises(phalanx.UserError, match=f"{which} is wrapped in DistributedDataP"):
+            run_of(model)
+    finally:
+        dist.destroy_process_group()
 
 
 def test_steps_alternate_between_optimizers_by_their_names() -> None:

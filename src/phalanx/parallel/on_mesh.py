@@ -31,6 +31,7 @@ from phalanx.parallel.options import MeshOptions
 from phalanx.parallel.pipeline.chain import check_shared
 from phalanx.parallel.sharding import (
     explain_parts,
+    parameters_by_unit,
     reshard_parameters,
     shard_parameters,
     synchronize_gradients,
@@ -140,13 +141,8 @@ class OnMesh(Strategy):
 
     def _shard(self, model: nn.Module) -> None:
         """Shard over axis shard, and with it axis dp."""
-        within: set[int] = set()
-        for name, unit in units_of(model).items():
-            self._units[name] = [parameter_spec(parameter) for parameter in unit.parameters()]
-            within |= {id(parameter) for parameter in unit.parameters()}
-        others = [p for p in model.parameters() if id(p) not in within]
-        if others:  # the model's own parameters, or those of what is no unit
-            self._units[""] = [parameter_spec(parameter) for parameter in others]
+        units = parameters_by_unit(model).items()
+        self._units = {name: list(map(parameter_spec, parameters)) for name, parameters in units}
         if self._mesh.shard == 1:
             return
         check_shared(units_of(model), "sharding")

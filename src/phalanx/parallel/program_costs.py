@@ -24,7 +24,7 @@ from phalanx.parallel.pipeline.mesh_stage import MeshStage
 from phalanx.parallel.pipeline.messages import Handover
 from phalanx.parallel.pipeline.pipelined import time_passes
 from phalanx.parallel.pipeline.staged import check_statistics
-from phalanx.parallel.sharding import units_of
+from phalanx.parallel.sharding import parameters_by_unit, units_of
 from phalanx.parallel.tensor import split_dims, split_traffic, tensor_plan_of
 
 SHARES = (1, 8, 64)
@@ -67,14 +67,10 @@ def measure_costs(model: nn.Module, inputs: object) -> dict[str, Any]:
 
 def _units(model: nn.Module, dims: Mapping[nn.Parameter, int]) -> dict[str, list[ParameterSpec]]:
     """Return the parameters that are gathered together, by module; "" has those of none."""
-    units = units_of(model)
-    check_shared(units, "sharding")
-    owned = {name: list(unit.parameters()) for name, unit in units.items()}
-    within = {parameter for parameters in owned.values() for parameter in parameters}
-    owned[""] = [parameter for parameter in model.parameters() if parameter not in within]
+    check_shared(units_of(model), "sharding")
     return {
         name: [ParameterSpec(shape=tuple(p.shape), split=dims.get(p)) for p in parameters]
-        for name, parameters in owned.items()
+        for name, parameters in parameters_by_unit(model).items()
         if parameters
     }
 

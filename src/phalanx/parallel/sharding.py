@@ -74,6 +74,14 @@ def units_of(model: nn.Module) -> dict[str, nn.Module]:
     return units
 
 
+def parameters_by_unit(model: nn.Module) -> dict[str, list[nn.Parameter]]:
+    """Return the parameters of each unit, by name; "" has those of none, if there are any."""
+    found = {name: list(unit.parameters()) for name, unit in units_of(model).items()}
+    within = {id(parameter) for parameters in found.values() for parameter in parameters}
+    others = [each for each in model.parameters() if id(each) not in within]
+    return found | ({"": others} if others else {})
+
+
 def synchronize_gradients(model: nn.Module, is_wanted: bool) -> None:
     """Set whether the next backward pass sums gradients over the ranks, or accumulates locally."""
     if isinstance(model, FSDPModule):

@@ -109,11 +109,21 @@ def _check_kind(name: str, optimizer: object) -> None:
         )
 
 
+WRAPPERS = {"DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule", "DataParallel"}
+"""Classes of PyTorch, and ours, that divide a training among ranks or devices."""
+
+
 def check_model(model: object) -> None:
     """Raises: UserError for what no run could train."""
     if not isinstance(model, nn.Module):
         raise UserError(f"model is of type {type(model).__name__}: give a torch.nn.Module")
     for name, module in model.named_modules():
+        bases = [each for each in type(module).__mro__ if each.__name__ in WRAPPERS]
+        if any(base.__module__.startswith(("torch.", "phalanx.")) for base in bases):
+            raise UserError(
+                f"{name or 'model'} is wrapped in {bases[0].__name__}, which divides its training "
+                "among ranks itself: give the module within it"
+            )
         if isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and module.sparse:
             raise UserError(
                 f"{name}.weight has sparse gradients (nn.{type(module).__name__}(sparse=True)), "
