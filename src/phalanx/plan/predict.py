@@ -329,6 +329,14 @@ class Predictor:
             return None
         return min(known, key=lambda ranks: abs(ranks - self._at_once))
 
+    def outside_steps_s(self) -> float:
+        """Return the seconds of a training outside its steps: its start, and after each epoch an
+        evaluation, which the ranks divide, and a checkpoint."""
+        profile, turns = self._profile, max(1.0, self._sharing(self._at_once))
+        after_s = turns * (profile.evaluation_s or 0.0) / self._ranks
+        start_s = turns * (profile.startup_s + (JOINING_S if self._ranks > 1 else 0.0))
+        return start_s + self._target.epochs * (after_s + (profile.checkpoint_s or 0.0))
+
     def state_bytes(self) -> float:
         """Return the parameters, gradients and optimizer state of the fullest rank."""
         found = self.costs().state_bytes if self.mesh is None else self.mesh.state_bytes()
@@ -438,7 +446,7 @@ def _plan_of(
     num_steps = max(1, profile.train_samples // profile.global_batch)
     step, costs = Range.of(steps), predictor.costs()
     gains = [r * one / n for r, one, n in zip(beside, base, steps, strict=True)]
-    outside_s = outside_steps_s(profile, target, ranks)
+    outside_s = predictor.outside_steps_s()
     whole_s = step.scaled(target.epochs * num_steps, outside_s)
     node_hours = nodes * whole_s.median / 3600
     price = None if machine is None else machine.price_per_node_hour
@@ -460,14 +468,6 @@ def _plan_of(
         measured_s=statistics.median(measured) if measured else None,
         unsure=_widest(predictor, draws, step.median),
     )
-
-
-def outside_steps_s(profile: ProgramProfile, target: Target, ranks: int) -> float:
-    """Return the seconds of a training outside its steps: its start, and after each epoch an
-    evaluation, which the ranks divide, and a checkpoint."""
-    after_s = (profile.evaluation_s or 0.0) / ranks + (profile.checkpoint_s or 0.0)
-    joining_s = JOINING_S if ranks > 1 else 0.0
-    return profile.startup_s + joining_s + target.epochs * after_s
 
 
 def _widest(predictor: Predictor, draws: Sequence[Unknowns], median_s: float) -> dict[str, float]:
