@@ -1,17 +1,17 @@
-"""Cost of `bitwise=True`: a step of it against one of the ordinary path, on two ranks of one node.
+"""Cost of `bitwise=True`: its steps against those of the ordinary path, on two ranks of one node.
 
     python benchmarks/bitwise.py            # some minutes on two quiet cores
     python benchmarks/bitwise.py --quick    # few rounds
 
-Both compute the same micro-batches, V of a global batch on two ranks, V = 2, 4 and 8, and update by
+Both compute the same micro-batches, V = 2, 4 and 8 per global batch on two ranks, and update with
 the same optimizer. `mpi` lets PyTorch add up a rank's gradients and sums them over the ranks as one
 flat vector; `bitwise` sums them in the order of a tree that does not depend on the ranks, under
-PyTorch's deterministic algorithms. Steps of both in turn, in one run and on the same ranks, one
-thread each, with what the loop of `phalanx.start` does in a step; of both ranks the longer time.
+PyTorch's deterministic algorithms. The two take turns in one run, on the same ranks of one thread
+each. A step includes what the loop of `phalanx.start` does in it; the slower rank's time counts.
 
-Reported: the ratio bitwise ÷ mpi of each pair of steps, by the clock and by the processor's time
-(which does not see other processes, and counts waits that spin), median and quartiles. Raw times,
-commit and machine go to runs/benchmarks/bitwise.json.
+Reported: the ratio bitwise ÷ mpi of each pair of steps, by wall clock and by CPU time (which
+excludes other processes and includes waits that spin), median and quartiles. Raw times, commit and
+machine go to runs/benchmarks/bitwise.json.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class Training:
         ]
 
     def timed_step(self) -> StepTime:
-        """Make a step, which begins when all ranks have come."""
+        """Make a step, which begins when all ranks have arrived."""
         torch.use_deterministic_algorithms(self._is_bitwise)
         gradients, model = self._gradients, self._strategy.module
         self._strategy.group.barrier()
@@ -134,7 +134,7 @@ def rank_main(out: Path, rounds: int) -> None:
 
 
 def slower(ranks: list[dict[str, list[Any]]]) -> dict[str, list[dict[str, StepTime]]]:
-    """Return the same with each time of the slower rank."""
+    """Return the steps with each time of the slower rank."""
     return {
         cell: [
             {

@@ -1,16 +1,16 @@
-"""Cost of checkpoints to training: none, written while it waits, and by a thread.
+"""Cost of checkpoints to training: none, written while training waits, written by a thread.
 
     python benchmarks/checkpoints.py                        # one process, some two minutes
     phalanx launch -n 2 benchmarks/checkpoints.py           # two ranks
     … benchmarks/checkpoints.py --quick                     # few rounds
 
-A transformer's feed-forward layers of 6 million parameters under AdamW (a checkpoint of 72 MB), one
-thread a rank, one checkpoint every 10 steps. The three ways in turn, each a run of 40 steps of its
-own, so that a busy machine hits all of them.
+AdamW trains a transformer's feed-forward layers of 6 million parameters (72 MB per checkpoint),
+with one thread per rank and one checkpoint every 10 steps. The three ways take turns, in runs of 40
+steps each, so that a busy machine slows all of them.
 
-Reported, medians over the rounds: seconds a step, all of the run divided by its steps and the wait
-for the last checkpoint included; of a checkpoint the time for which training was held, and the time
-of writing. Raw times, commit and machine go to runs/benchmarks/checkpoints.json.
+Reported, as medians over the rounds: seconds per step, over the full run with the wait for the last
+checkpoint; per checkpoint the time for which training waited, and the time of writing. Raw times,
+commit and machine go to runs/benchmarks/checkpoints.json.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ WAYS = ("none", "waiting", "thread")
 
 
 class Times(NamedTuple):
-    """Seconds of one run: a step, and of its checkpoints what training waited, and the writing."""
+    """Seconds of one run: per step, and per checkpoint the wait of training and the writing."""
 
     step_s: float
     held_s: list[float]
@@ -49,7 +49,7 @@ class Times(NamedTuple):
 
 
 def train(way: str, folder: Path) -> Times:
-    """Train once, with checkpoints in that way. Collective."""
+    """Train once, with checkpoints written in this way. Collective."""
     torch.manual_seed(0)
     wide = [(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH))] * LAYERS
     layers = [module for each in wide for module in map(_copy, each)]
@@ -64,7 +64,7 @@ def train(way: str, folder: Path) -> Times:
     )
     began = 0.0
     for batch in run:
-        if batch.step == 2 and not began:  # memory is made in the first steps
+        if batch.step == 2 and not began:  # the first steps allocate memory
             began = time.perf_counter()
         run.backward(nn.functional.cross_entropy(run.model(batch.inputs), batch.targets))
     step_s = (time.perf_counter() - began) / (STEPS - 2)

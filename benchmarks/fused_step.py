@@ -1,18 +1,18 @@
-"""The fused step against all-reduce and optimizer one after the other, in turn, in one run.
+"""The fused step against an all-reduce followed by an optimizer step, in turn, in one run.
 
     python benchmarks/fused_step.py [RANKS]      # default 2; a minute
 
-Adam on 25 million parameters in 25 tensors, after the backward pass: from every rank's gradients to
-parameters that all ranks see.
+Measured is Adam on 25 million parameters in 25 tensors, after the backward pass: from every rank's
+gradients to parameters that all ranks see.
 
-    fused    reduce and update in one pass, parameters and state once a node (`--strategy shared`)
+    fused    reduce and update in one pass, parameters and state once per node (`--strategy shared`)
     shared   all-reduce in shared memory, then PyTorch's fused Adam on every rank (`--strategy mpi`)
-    gloo     what DDP does: gradients live in buckets of 25 MiB, each is summed by Gloo and divided
+    gloo     as in DDP: gradients lie in buckets of 25 MiB, Gloo sums each, and the sum is divided
              by the number of ranks; then PyTorch's fused Adam on every rank
 
-Milliseconds, median and quartiles over 30 steps; gradients are rewritten before each; the
-parameters of all three are compared at the end. Memory is what a rank's share of it grows by
-(PSS: shared pages divided by those who share them), gradients left out. Raw values, commit and
+Reported: milliseconds, median and quartiles over 30 steps. Gradients are rewritten before each
+step, and the parameters of all three are compared at the end. Memory is the growth of a rank's PSS
+(shared pages divided by the processes that share them), without gradients. Raw values, commit and
 machine go to runs/benchmarks/fused_step.json.
 """
 
@@ -46,7 +46,7 @@ STEPS = 30
 
 
 class Way(ABC):
-    """Gradients in, parameters out; both kept here."""
+    """A way from gradients to updated parameters, which holds both."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -78,7 +78,7 @@ class Fused(Way):
 
 
 class Separate(Way):
-    """A copy of the parameters and their optimizer on every rank."""
+    """A way with a copy of the parameters and their optimizer on every rank."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
@@ -131,7 +131,7 @@ def join_gloo(world: World) -> None:
 
 
 def rewrite(way: Way, values: Tensor) -> None:
-    """The gradients of this step; Gloo's are divided by the number of ranks, so they are larger."""
+    """Write this step's gradients, times the number of ranks for Gloo, whose sum is divided."""
     weight = way.world.size if isinstance(way, Gloo) else 1
     for gradient in way.gradients:
         torch.mul(values, weight, out=gradient)

@@ -1,10 +1,10 @@
 """GPU tensors on backend mpi and on Gloo: all-reduce, and the step of a DDP model.
 
-    python benchmarks/gpu.py          # two ranks, which share a GPU where there is one
-    python benchmarks/gpu.py --cpu    # on the CPU: that the program runs
+    python benchmarks/gpu.py          # two ranks, which share a GPU if there is one
+    python benchmarks/gpu.py --cpu    # on the CPU: does the program run?
 
-Both backends are measured in the same processes, in turn. Whether MPI is given GPU memory as it is,
-or a copy in host memory, `phalanx doctor` says. Medians are printed; all times go to
+Both backends are measured in the same processes, in turn. `phalanx doctor` reports whether MPI gets
+GPU memory directly or a copy in host memory. Medians are printed; all times go to
 runs/benchmarks/gpu.json.
 """
 
@@ -91,7 +91,7 @@ def steps(groups: Mapping[str, Any], device: torch.device) -> Calls:
 
 
 def in_turns(calls: Calls, repeats: int) -> Times:
-    """Return seconds of each call, after a barrier each."""
+    """Return seconds of each call, which follows a barrier."""
     times: Times = {name: [] for name in calls}
     for number in range(WARM_UP + repeats):
         for name, call in calls.items():
@@ -126,7 +126,7 @@ def show(found: dict[str, Any]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--cpu", action="store_true", help="without a GPU")
+    parser.add_argument("--cpu", action="store_true", help="run without a GPU")
     given = parser.parse_args()
     found = run_ranks(__file__, RANKS, *["--cpu"] * given.cpu, timeout_s=600)["found"]
     show(found)

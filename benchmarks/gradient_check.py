@@ -1,18 +1,18 @@
-"""What it costs that gradients are looked through in every step, of a step's time.
+"""Cost of the check for non-finite gradients in every step, as a share of a step's time.
 
     python benchmarks/gradient_check.py    # half a minute
 
-The same model trains with the check and without it, in turns of a few steps, batch 128 of random
-images on each rank, one compute thread.
+The same model trains with the check and without it, in turns of a few steps. Each rank has a batch
+of 128 random images and one compute thread.
 
     sequential  one process; the check is one call that reads all gradients (`are_finite`), timed by
-                itself on those that a step has just made; beside it the sum of their squares, which
-                clipping needs and every step took before
-    shared      2 ranks; gradients are looked through while they are copied for the peers, so it
-                costs the fused step of ranks that begin together less the same without looking
+                itself right after a step; beside it the sum of their squares, which clipping needs
+                and every step computed before
+    shared      2 ranks; gradients are checked while they are copied for the peers, so the cost is
+                the fused step of ranks that begin together with the check, less that without it
 
-All times are CPU time of the thread, which others on the machine disturb least. Parts are of a step
-of one process, which has as many samples. Medians and quartiles, of `shared` of both ranks, go to
+All times are CPU time of the thread, which other processes disturb least. Shares are of a step of
+one process, which has as many samples. Medians and quartiles, for `shared` of both ranks, go to
 runs/benchmarks/gradient_check.json.
 """
 
@@ -54,7 +54,7 @@ JOIN = FlatGradBuffer.join
 
 
 class Unchecked(Replicas):
-    """Applies what comes."""
+    """Replicas that apply gradients unchecked."""
 
     def clip_factor(self, scale: float = 1.0) -> float:  # noqa: ARG002
         return 1.0
@@ -85,8 +85,8 @@ def random_batch(data_size: int) -> Batch:
 def in_turns(
     strategies: Mapping[str, Strategy], batch: Batch, steps: int, look: Callable[[str], None]
 ) -> Times:
-    """Seconds of each one's steps. The first of a turn, whose caches are the other's, is left out;
-    look: called after each of the rest."""
+    """Return seconds of each strategy's steps but a turn's first, whose caches are the other's.
+    look: called after each of these steps."""
     times: Times = {name: [] for name in strategies}
     for turn in range(-(-steps // TURN)):
         for name in sorted(strategies, reverse=turn % 2 == 1):
@@ -160,7 +160,7 @@ def on_two_ranks() -> dict[ModelName, Times]:
 
 
 def measured(model: ModelName, alone: Times, shared: Times) -> dict[str, float]:
-    """Seconds of a step, of the ways to look, and their shares of the step."""
+    """Return seconds of a step and of each way to check, and their shares of the step."""
     median = {kind: statistics.median(times) for kind, times in {**alone, **shared}.items()}
     step_s = median["step, unchecked"]
     ways = {

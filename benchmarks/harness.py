@@ -36,7 +36,7 @@ def run_ranks(
 ) -> dict[str, Any]:
     """Run `program rank FOLDER words…` on new ranks, and return what they write into FOLDER.
 
-    Returns: the content of each `NAME.json` there, by NAME; exits with the ranks' output where
+    Returns: the content of each `NAME.json` there, by NAME; exits with the ranks' output if
     they fail.
     """
     with tempfile.TemporaryDirectory() as name:
@@ -54,7 +54,7 @@ def run_ranks(
 
 
 def save(program: str, *, output: Path | None = None, **found: Any) -> None:
-    """Write what was found, with command, machine and commit, to runs/benchmarks/PROGRAM.json."""
+    """Write results, with command, machine and commit, to runs/benchmarks/PROGRAM.json."""
     path = output or RUNS / "benchmarks" / f"{Path(program).stem}.json"
     try:
         mpi = str(find_mpi(os.environ))

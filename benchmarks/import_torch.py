@@ -1,9 +1,10 @@
-"""What Phalanx adds to `import torch`: each program imports it with the entry point of Phalanx or
-with that entry point hidden, in turns; at most 10 ms more is the aim. Processor time, which other
-programs on the machine disturb less than the clock on the wall. On a busy machine the imports
-differ by more than what is added, so the time inside the entry point is taken too.
+"""Time that Phalanx adds to `import torch`; the aim is at most 10 ms.
 
     python benchmarks/import_torch.py [--rounds 20]
+
+Programs import torch with the entry point of Phalanx or with it hidden, in turns. Measured is CPU
+time, which other processes disturb less than wall-clock time. On a busy machine imports differ by
+more than what is added, so the time inside the entry point is measured as well.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ print(took, inside)
 
 
 def import_seconds(way: str) -> tuple[float, float]:
-    """Of all of it, and of the entry point alone."""
+    """Return seconds of the full import, and of the entry point alone."""
     words = [sys.executable, "-c", PROGRAM, way]
     output = subprocess.run(words, check=True, capture_output=True, text=True).stdout
     whole, inside = output.split()

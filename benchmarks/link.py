@@ -1,12 +1,12 @@
-"""Whether the emulated link is what was asked for: its latency and bandwidth, measured over it.
+"""Latency and bandwidth of the emulated link, as measured over it and as asked for.
 
     python benchmarks/link.py            # half a minute
     python benchmarks/link.py --real     # also between two network namespaces, as root; see below
 
-Two ranks. Latency is half a round trip of an empty message; bandwidth the bytes of a message by the
-time that it takes beyond that; both medians. Beside it the all-reduce of 10 MB, and what the model
-says of it: 2 latencies and once its bytes (2 ranks). `--real` measures the same over TCP between
-two network namespaces, whose sides send at 1 Gbit/s (`tc tbf`), and all-reduces by the same
+Between two ranks, latency is half the round trip of an empty message. Bandwidth is the bytes of a
+message divided by its time beyond the latency. Both are medians. An all-reduce of 10 MB is measured
+beside its model: 2 latencies and its bytes once (2 ranks). `--real` measures the same over TCP
+between two network namespaces, whose sides send at 1 Gbit/s (`tc tbf`), and all-reduces by the same
 algorithm: the emulated 1 Gbit/s should take as long. Results go to runs/benchmarks/link.json.
 """
 
@@ -86,7 +86,7 @@ def emulated() -> dict[str, dict[str, float]]:
 
 @contextlib.contextmanager
 def namespaces() -> Iterator[None]:
-    """Two, each with one end of a cable that sends 1 Gbit/s."""
+    """Make two network namespaces, each with one end of a cable that sends 1 Gbit/s."""
     made = [f"plx{number}" for number in range(2)]
     commands = [f"ip netns add {name}" for name in made]
     commands.append("ip link add plxa netns plx0 type veth peer name plxb netns plx1")
@@ -109,7 +109,7 @@ def namespaces() -> Iterator[None]:
 
 
 def real(folder: Path) -> dict[str, dict[str, float]]:
-    """Open MPI starts the second rank through a script that enters its namespace."""
+    """Measure between namespaces; Open MPI starts rank 1 by a script that enters its namespace."""
     mpi = find_mpi(os.environ)
     agent = folder / "agent"
     agent.write_text(
@@ -132,7 +132,7 @@ def real(folder: Path) -> dict[str, dict[str, float]]:
 
 
 def model(text: str) -> tuple[float, float | None, float | None]:
-    """Latency, bandwidth and the seconds of an all-reduce, as asked for; None: not said."""
+    """Return latency, bandwidth and the seconds of an all-reduce, as asked for; None: not given."""
     if text == REAL:
         return 0.0, 125e6, SUMMED_BYTES / 125e6
     link = Link.parse(text)

@@ -1,25 +1,24 @@
-"""Loading beside a plain read, many small files, PyTorch's DataLoader, and an accelerator that must
-not wait.
+"""Loading against a plain read, many small files, PyTorch's DataLoader and an accelerator's demand.
 
     python benchmarks/loading.py             # five minutes on a quiet machine, 1.6 GB at a time
-    python benchmarks/loading.py --quick     # with little data, to see that it works
+    python benchmarks/loading.py --quick     # little data: does it run?
 
 Four measurements by `phalanx bench io`, each in one job in which all ways take turns:
 
     resnet50   samples of 114,660 B in files, tar shards and memory maps; warm and cold
-    unet3d     large samples (scaled), as many bytes a second asked for as by an A100; warm and cold
+    unet3d     large samples (scaled), asked for at an A100's bytes per second; warm and cold
     bert       samples of 2,500 B, beside PyTorch's DataLoader over the same shards, sample by
                sample and in whole batches
     mnist      the same with samples of 785 B
 
-And one by itself: what it costs to open and to close a small file, beside reading it, and beside
-reading as many bytes out of one file. No loader can gain more over small files than that, and how
-much faster the shards are read than the files when both are only read.
+A fifth measures the cost of opening and closing a small file, beside reading it, and beside reading
+as many bytes from one large file. No loader gains more over small files than that, nor more
+than plain reads of the shards gain over plain reads of the files.
 
-Cold: the files' pages are dropped before every epoch, verified by mincore, and where root may write
-/proc/sys/vm/drop_caches their names and inodes, too. What is wanted, what was found and whether it
-holds is printed; ratios are of epochs of one round, the median and the range over five. Raw values,
-commit and machine go to runs/benchmarks/loading.json.
+Cold: the files' pages are dropped before every epoch, verified by mincore; if root may write
+/proc/sys/vm/drop_caches, so are their names and inodes. Each claim is printed with the value found
+and whether it holds; ratios are of epochs of one round, the median and the range over five. Raw
+values, commit and machine go to runs/benchmarks/loading.json.
 """
 
 from __future__ import annotations
@@ -75,7 +74,7 @@ compute_s: {a100: 0.02}
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """What is wanted, and what was found."""
+    """A target, and the value found."""
 
     what: str
     wanted: str
@@ -87,7 +86,7 @@ class Claim:
 
 @dataclass(frozen=True, kw_only=True)
 class Limit:
-    """What nobody can beat here."""
+    """A gain that no loader can exceed here."""
 
     what: str
     found: float
@@ -104,7 +103,7 @@ def configs(folder: Path) -> dict[str, IoConfig]:
         "resnet50": IoConfig(
             formats=("files", *PACKED),
             against=READS,
-            compute_scale=0.1,  # what is wanted of it is wanted flat out
+            compute_scale=0.1,  # its targets are for full speed
             data_bytes="256MB",
             drop_names=can_drop_names(),
         ),
@@ -161,7 +160,7 @@ def against_read(name: str, ways: Ways, cache: Cache, loader: Rival) -> Iterator
 
 
 def limits(view: View) -> Iterator[Limit]:
-    """How much faster the shards are read than small files when both are only read."""
+    """Yield how much faster plain reads of the shards are than plain reads of small files."""
     for cache in caches_of(view):
         ways = ways_in(view, cache)
         best = by_format(ways)
@@ -188,7 +187,7 @@ def utilisations(name: str, ways: Ways, floor: float) -> Iterator[Claim]:
 
 
 def disk_allows(ways: Ways, way: Row) -> bool:
-    """Whether the files come as fast as the accelerator asks for them when they are only read."""
+    """Return whether plain reads of the files are as fast as the accelerator asks for them."""
     setting = way["_bench"].setting
     asked = setting.batch_size * setting.sample_bytes / setting.compute_s
     return bool(rivals(ways, way, "read")[0]["mb_per_s"] * MEGABYTE >= asked)
@@ -237,7 +236,7 @@ def document(
 
 
 def waits(view: View) -> list[dict[str, Any]]:
-    """Of our ways with compute, the wait for every batch of every epoch."""
+    """Return the wait for every batch of every epoch, for our ways with compute."""
     return [
         {
             "format": way["format_option"],
@@ -252,7 +251,7 @@ def small_file_costs(folder: Path, *, num_files: int, file_bytes: int, runs: int
     """Return CPU microseconds per file: `median`, `low` and `high` of opening and closing it, of
     also reading it, and of reading as many bytes of one large file; after one warm-up round.
 
-    In the page cache and without any loader: no loader of small files can be faster than this.
+    Files are in the page cache, and no loader is used: none for small files can be faster.
     """
     folder.mkdir(parents=True)
     shape = Shape(num_samples=num_files, sample_bytes=file_bytes, shard_samples=num_files)
@@ -305,7 +304,7 @@ def main(*, quick: bool) -> None:
     console = Console(highlight=False, soft_wrap=True)
     RUNS.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=RUNS) as name:
-        folder = Path(name)  # on this disk: the system's temporary folder may live in memory
+        folder = Path(name)  # this disk: the system's temporary folder may live in memory
         contents: dict[str, Content] = {}
         for number, (profile, config) in enumerate(configs(folder).items(), 1):
             if quick:
@@ -329,5 +328,5 @@ def main(*, quick: bool) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="with little data; nothing is kept")
+    parser.add_argument("--quick", action="store_true", help="use little data; save nothing")
     main(quick=parser.parse_args().quick)

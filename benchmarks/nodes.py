@@ -5,20 +5,19 @@
     python benchmarks/nodes.py --quick                 # 2 nodes, 3 sizes, few calls: a minute
     python benchmarks/nodes.py --layouts 2x1 3x4 --sizes 1048576 --engines phalanx gloo
 
-The nodes are virtual (tests/nodes/cluster.py): own network, memory and processes on one machine,
-whose cores carry all of them; the link of each is limited, both ways, by `tc tbf`. First the link
-is measured: a plain TCP stream each way at the same time. Then each layout, nodes x ranks on each,
-is measured by `phalanx bench collectives`, a job for each size, on its paths phalanx (ours, as they
-choose their route), mpi (the library's own) and gloo.
+The nodes are virtual (tests/nodes/cluster.py): each has its own network, memory and processes, and
+all share the cores of one machine. `tc tbf` limits the link of each both ways. First a plain TCP
+stream each way at the same time measures the link. Then `phalanx bench collectives` measures each
+layout, nodes x ranks on each, in one job per size, on its paths phalanx (ours, which chooses
+its routes), mpi (the library's) and gloo.
 
-Per node an all-reduce of n bytes on N nodes cannot send less than 2n(N-1)/N, a reduce-scatter
-or an all-gather n(N-1)/N. Of these 128 KB pass at once, the limit's token bucket (--bucket-kb), so
-that 64 KB know no limit; the rest takes at least as long as the link's measured bandwidth says.
-The table shows medians in ms, the share of the wire's limit that they reach (-: no limit), and how
-many times as long as Phalanx the others take.
-Where the link as measured is slower than its rate, the cores are the limit: they carry TCP too.
-Raw values, medians, ratios, commit and machine go to runs/benchmarks/nodes.json, after each
-layout.
+Each node sends at least 2n(N-1)/N bytes in an all-reduce of n bytes on N nodes, and n(N-1)/N in a
+reduce-scatter or an all-gather. The limit's token bucket (--bucket-kb) lets 128 KB of these pass at
+once, so 64 KB have no limit; the rest takes at least as long as the link's measured bandwidth
+allows. The table shows medians in ms, the share of the wire's limit that they reach (-: no limit),
+and the times of the other paths as multiples of Phalanx's. If the measured link is slower than its
+rate, the cores are the limit: they carry TCP as well. Raw values, medians, ratios, commit and
+machine go to runs/benchmarks/nodes.json after each layout.
 """
 
 from __future__ import annotations
@@ -53,24 +52,24 @@ ENGINES = ("phalanx", "mpi", "gloo")
 COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather")
 STREAM_S, PORT = 2.0, 5201
 LAYOUT_TIMEOUT_S = 900
-UNITS = {"kbit": 125.0, "mbit": 125e3, "gbit": 125e6}  # of `tc`, in bytes per second
+UNITS = {"kbit": 125.0, "mbit": 125e3, "gbit": 125e6}  # units of `tc`, in bytes per second
 
-Seconds = dict[str, dict[str, dict[str, list[float]]]]  # by collective, bytes, engine
+Seconds = dict[str, dict[str, dict[str, list[float]]]]  # times by collective, bytes, engine
 
 
 def repeats_of(num_bytes: int, calls: int) -> int:
-    """Calls that are measured, `calls` of short vectors."""
+    """Return the number of measured calls, `calls` for short vectors."""
     return max(3, min(calls, 50_000_000 // num_bytes))
 
 
 def nominal(rate: str) -> float:
-    """Bytes per second of a rate such as 1gbit."""
+    """Return the bytes per second of a rate such as 1gbit."""
     number = rate.rstrip("kmgbit")
     return float(number) * UNITS[rate[len(number) :]]
 
 
 def wire_bytes(collective: str, num_bytes: int, num_nodes: int) -> float:
-    """Bytes that a node must send at least, and receive."""
+    """Return the bytes that a node must at least send and receive."""
     once = num_bytes * (num_nodes - 1) / num_nodes
     return 2 * once if collective == "all_reduce" else once
 
@@ -115,7 +114,7 @@ def connected(server: str) -> socket.socket:
 def limited_nodes(
     layouts: Sequence[str], rate: str, keep: Path, bucket_kb: int = 128
 ) -> Iterator[Any]:
-    """Nodes enough for all layouts, whose links have this rate. keep: folder of the program."""
+    """Make enough nodes for all layouts, with links of this rate. keep: folder of the program."""
     from tests.nodes.cluster import virtual_nodes
 
     with (
@@ -133,7 +132,7 @@ def limited_nodes(
 
 
 def measure_link(cluster: Any) -> list[float]:
-    """Bytes per second that each of two nodes receives while both send."""
+    """Return the bytes per second that each of two nodes receives while both send."""
     words, log = [sys.executable, __file__, "stream"], cluster.shared / "stream.log"
     with cluster.start("n0", words, log) as server:
         client = cluster.run("n1", [*words, cluster.address("n0")])
@@ -186,7 +185,7 @@ def run_layout(cluster: Any, layout: str, args: argparse.Namespace) -> Seconds:
 def summary(
     layout: str, bandwidth: float, bucket_bytes: int, seconds: Seconds
 ) -> list[dict[str, Any]]:
-    """A row a collective and size: medians, shares of the wire's limit, and ratios to Phalanx."""
+    """Return rows per collective and size: medians, shares of the wire's limit, ratios to ours."""
     num_nodes, rows = int(layout.split("x")[0]), []
     for collective, by_size in seconds.items():
         for num_bytes, by_engine in by_size.items():
@@ -225,7 +224,7 @@ def table(rows: list[dict[str, Any]]) -> None:
 
 
 def measure_rate(rate: str, args: argparse.Namespace, found: dict[str, Any]) -> None:
-    """Measure all layouts at one rate; `found` grows by each."""
+    """Measure all layouts at one rate, and add each to `found`."""
     with limited_nodes(args.layouts, rate, HERE, args.bucket_kb) as cluster:
         before = measure_link(cluster)
         here: dict[str, Any] = {"link_bytes_per_s": [before], "seconds": {}, "rows": []}
@@ -266,7 +265,7 @@ def parse(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--sizes", nargs="+", type=int, default=list(SIZES))
     parser.add_argument("--engines", nargs="+", default=list(ENGINES), choices=ENGINES)
     parser.add_argument("--calls", type=int, default=21, help="of short vectors; 3 of long ones")
-    parser.add_argument("--bucket-kb", type=int, default=128, help="that pass at once")
+    parser.add_argument("--bucket-kb", type=int, default=128, help="KB that pass at once")
     parser.add_argument("--quick", action="store_true", help="2x1, 2x2; 64 KB, 1, 10 MB; 5 calls")
     args = parser.parse_args(words)
     if args.quick:

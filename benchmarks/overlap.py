@@ -1,19 +1,19 @@
-"""How much of the communication is hidden behind the backward pass, on a network that is late.
+"""Share of the communication that the backward pass hides, on a network with latency.
 
     python benchmarks/overlap.py            # about two minutes on two quiet cores
     python benchmarks/overlap.py --quick    # a small model and few rounds: does it run?
 
-The GPT on two ranks, one thread each, over an emulated link of 1 ms latency. Its bandwidth is such
-that sending the gradients takes half as long as the backward pass does alone. In turn, in one run
-and on the same ranks:
+The GPT trains on two ranks, one thread each, over an emulated link of 1 ms latency. Its bandwidth
+is such that sending the gradients takes half as long as the backward pass alone. Two settings take
+turns, in one run and on the same ranks:
 
     off     the gradients are summed after the backward pass, all at once
-    on      bucket by bucket, while it runs
+    on      they are summed bucket by bucket, while it runs
 
-What can be hidden is the communication of `off` without the last bucket of `on`, which is there
-only when backward is over. Reported: the share of it by which a step of `on` is shorter, and
-beside it the share by the clocks of the exchange: what was on its way during the backward pass, of
-all that was on its way but the last bucket. Raw times, commit and machine go to
+The communication that can be hidden is that of `off` without the last bucket of `on`, which is
+ready only when backward is over. Reported is the share of it by which a step of `on` is shorter.
+Beside it stands the share by the exchange's clocks: communication during the backward pass, as a
+share of all communication but the last bucket's. Raw times, commit and machine go to
 runs/benchmarks/overlap.json.
 """
 
@@ -73,7 +73,7 @@ def strategy_on(link: Link | None, size: str, overlap: Overlap) -> Replicas:
 
 
 def chosen_link(size: str, backward_s: float) -> Link:
-    """That takes half as long as `backward_s` for two rounds of half the gradients each."""
+    """Return a link on which two rounds of half the gradients each take half of `backward_s`."""
     num_bytes = sum(parameter.nbytes for parameter in model(size).parameters())
     travel_s = max(1e-3, SHARE_OF_BACKWARD * backward_s - 2 * LATENCY_S)
     return Link(
@@ -82,7 +82,7 @@ def chosen_link(size: str, backward_s: float) -> Link:
 
 
 def timed(strategy: Replicas, some: Batch) -> dict[str, float]:
-    """Seconds of a step on this rank, which begins when all have come."""
+    """Return seconds of a step on this rank, which begins when all ranks have arrived."""
     strategy.group.barrier()
     began = time.perf_counter()
     result: StepResult = make_step(strategy, some)
@@ -135,7 +135,7 @@ def rank_main(out: Path, size: str) -> None:
 
 
 def shares(rounds: list[dict[str, dict[str, float]]]) -> tuple[list[float], list[float]]:
-    """Of what can be hidden, round by round: by the step's length, and by the exchange's clocks."""
+    """Return the hidden share per round: by the step's length, and by the exchange's clocks."""
     by_step, by_clock = [], []
     for found in rounds:
         off, on = found["off"], found["on"]
@@ -148,7 +148,7 @@ def main(size: str) -> None:
     written = run_ranks(__file__, RANKS, size)
     found: dict[str, Any] = written["found"]
     ranks = [written[f"rank-{rank}"] for rank in range(RANKS)]
-    # A step is over when both ranks are: of each time the longer one.
+    # A step is over when both ranks are: the longer time counts.
     rounds = [
         {
             name: {key: max(row[name][key] for row in rows) for key in rows[0][name]}

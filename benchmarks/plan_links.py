@@ -1,10 +1,10 @@
-"""Plans for nodes with real limited links beside what they take.
+"""Plans for nodes with real limited links, and the measured times.
 
     python benchmarks/plan_links.py [--rounds 9] [--rate 100mbit] [--layouts 2x1 2x2]  # as root
 
-The nodes are virtual, as in benchmarks/nodes.py, and each has one core, as far as there are as
-many. `phalanx bench machine --hosts` writes their machine file; in each round a model is calibrated
-on the first node, by one rank at a time, and trained over the nodes. The cases go to
+The nodes are virtual, as in benchmarks/nodes.py, and each has a core of its own if there are
+enough. `phalanx bench machine --hosts` writes their machine file; in each round a model is
+calibrated on the first node, by one rank at a time, and trained over the nodes. The cases go to
 runs/benchmarks/plan_links.json, which `phalanx plan --validate --here` reads.
 """
 
@@ -48,20 +48,20 @@ class PinnedNodes:
             self._run(node, ["sh", "-c", pin])
 
     def phalanx(self, *words: str) -> None:
-        """Run a command of Phalanx on the first node; exit with what it has said if it fails."""
+        """Run a command of Phalanx on the first node; exit with its output if it fails."""
         command = shlex.join([sys.executable, "-m", "phalanx", *words])
         line = f"cd {self._folder} && exec taskset -c {self._cores[0]} {command}"
         self._run(self._cluster.nodes[0], ["sh", "-c", line])
 
     def _run(self, node: str, words: list[str]) -> None:
-        variables = {"OMPI_MCA_mpi_yield_when_idle": "1"}  # by now a core may have several ranks
+        variables = {"OMPI_MCA_mpi_yield_when_idle": "1"}  # a core may have several ranks by now
         done = self._cluster.run(node, words, environment=variables, timeout_s=TIMEOUT_S)
         if done.returncode:
             sys.exit(done.stdout)
 
 
 def measure(nodes: PinnedNodes, folder: Path, layout: str, model: str, rounds: int) -> CaseResult:
-    """Return the case of a model on so many nodes and ranks of each, medians over the rounds."""
+    """Return the case of a model on the layout's nodes and ranks, with medians over the rounds."""
     count, local = map(int, layout.split("x"))
     hosts = ",".join(f"n{node}:{local}" for node in range(count))
     file, ranks = folder / f"{layout}.yaml", count * local

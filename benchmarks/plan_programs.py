@@ -1,6 +1,6 @@
-"""Plans of user's programs beside what they take: a calibration and a run on two ranks in turn.
+"""Plans of users' programs and the measured times: calibrations and runs on two ranks in turn.
 
-    python benchmarks/plan_programs.py [--rounds 9] [NAME ...]      # a minute a round and program
+    python benchmarks/plan_programs.py [--rounds 9] [NAME ...]      # a minute per round and program
 
 NAME: a program of examples/ports. A calibration has no step of ranks that communicate. The cases go
 to runs/benchmarks/plan_programs.json, which `phalanx plan --validate --here` reads.
@@ -30,7 +30,7 @@ CASE = "programs, shared memory"
 
 
 def run(*words: str, folder: Path) -> str:
-    """Return what a command prints, or exit with what it has said."""
+    """Return what a command prints, or exit with its output if it fails."""
     command = [sys.executable, "-m", "phalanx", *words]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     if done.returncode:

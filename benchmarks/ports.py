@@ -1,14 +1,13 @@
-"""The programs of examples/ports beside what they were, each as its user starts it.
+"""The programs of examples/ports against their originals, each started as by its user.
 
     python benchmarks/ports.py [NAME ...]      # all five: ten minutes on two cores
 
-Measured is from the first line that a program prints to its last: without the start of processes,
-the imports and the first epoch. Rounds of all cells in turn: the program as it was, with one thread
-and with two, and its port alone and on two ranks of one thread each. Reported is the ratio to the
-first cell of the same round, its median and range: of processor time where there is one thread,
-which other programs on the machine disturb less, and of time on the clock. On three ranks the port
-is run once, and the lines it prints are compared over the numbers of ranks. Raw times, commit and
-machine go to runs/benchmarks/ports.json.
+Times run from the first line that a program prints to its last, without the start of processes, the
+imports and the first epoch. A round runs all cells: the original with one thread and with two, its
+port in one process and on two ranks, of one thread each. Reported is the ratio to the first cell of
+the same round, its median and range: of wall-clock time and, with one thread, of CPU time, which
+other processes disturb less. The port also runs once on three ranks, and its lines are compared
+between the numbers of ranks. Raw times, commit and machine go to runs/benchmarks/ports.json.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ NAMES = ("mnist", "gpt", "forces", "gan", "pinn")
 ROUNDS = 3
 OPTIONS = ""
 """Words for every program."""
-# Of a cell: the file, ranks, threads of each.
+# File, ranks and threads of each rank, by cell.
 CELLS = {
     "before": ("{}_before.py", 1, 1),
     "before, 2 threads": ("{}_before.py", 1, 2),
@@ -101,7 +100,7 @@ def measure(name: str) -> dict[str, Any]:
 
 
 def show(name: str, found: dict[str, Any]) -> None:
-    """Print the ratios to the program as it was."""
+    """Print the ratios to the original program."""
     seconds, lines = found["clock_s_and_processor_s"], found["lines"]
     for cell, kind, index in (
         ("port", "processor", 1),

@@ -1,14 +1,14 @@
-"""Records of many ranks on their way home through the output of a launcher.
+"""Cost of collecting the records of many ranks through the output of a launcher.
 
     python benchmarks/relay.py                 # as 1,024 ranks on one machine, a minute
     python benchmarks/relay.py 64              # as 64
 
-One process sends as the processes beside all ranks would, each a file of the steps of two seconds,
-in as many pieces; another takes it from a pipe, as `phalanx launch` does.
+One process sends what the processes beside all ranks would, per rank a file with the steps of two
+seconds, in as many pieces; another reads it from a pipe, as `phalanx launch` does.
 
-Reported: seconds of a processor that a record costs the one that takes them, the steps per second
-and rank at which it is busy all the time, and the bytes of a record in the pipe and in its file.
-They go to runs/benchmarks/relay.json.
+Reported: the reader's CPU seconds per record, the steps per second and rank that keep it busy all
+the time, and the bytes of a record in the pipe and in its file. They go to
+runs/benchmarks/relay.json.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ def lines(rank: int, steps: range) -> bytes:
 
 
 def steps_of_a_piece(num_ranks: int) -> int:
-    """Return the steps that a rank has made between two pieces; until 40ce3b53 always those of a
+    """Return the steps of a rank between two pieces; until 40ce3b53 these were always those of a
     quarter of a second."""
     pause_s = relay.pause_s(1, num_ranks) if hasattr(relay, "pause_s") else 0.25
     return int(STEPS_PER_S * pause_s)
 
 
 def send(folder: Path, key: str, num_ranks: int) -> None:
-    """Send as the processes beside the ranks do, by this one's output."""
+    """Send as the processes beside the ranks do, through this process's output."""
     num_bytes, write = 0, relay._write
 
     def counted(data: bytes) -> None:
@@ -84,7 +84,7 @@ def send(folder: Path, key: str, num_ranks: int) -> None:
 
 
 def main() -> None:
-    """Send and take the records, and report the cost of a record."""
+    """Send and read the records, and report the cost of a record."""
     if len(sys.argv) > 2:
         send(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]))
         return

@@ -1,18 +1,18 @@
-"""The parameters that every strategy ends with, on 1 to 4 ranks, beside those of one process.
+"""Final parameters of every strategy, on 1 to 4 ranks, against those of one process.
 
     python benchmarks/same_numbers.py                       # some 20 minutes on two quiet cores
     python benchmarks/same_numbers.py --models mlp --ranks 2
     python benchmarks/same_numbers.py --ends whole resumed survived
 
-Each case is a run of `phalanx train` in float64: two epochs of 144 images or texts, Adam, clipped
-where the strategy can. Reported: the beginning of the SHA-256 of the parameters, from the last
-checkpoint, and the largest distance to one process; for cases that are refused why. Whoever changes
-how a strategy is made runs it before and after: where the arithmetic stays, so does each hash.
+Each case is a run of `phalanx train` in float64: two epochs of 144 images or texts, with Adam,
+clipped if the strategy can. Reported: the beginning of the SHA-256 of the parameters in the last
+checkpoint, and the largest distance to one process; for refused cases the reason. Run it before and
+after a change of how strategies are made: if the arithmetic stays, so does each hash.
 
-`resumed` goes on from the checkpoint of the first epoch. `survived` is for bitwise
-strategies that survive (of `zero` stage 1): rank 1 is killed in its eighth micro-batch, and the
-others go on. Its truth is one bitwise process, with the same cuts.
-All of it goes to runs/benchmarks/same_numbers.json.
+`resumed` resumes from the checkpoint of the first epoch. `survived` is for bitwise strategies that
+survive (of `zero` stage 1): rank 1 is killed in its eighth micro-batch, and its peers continue. Its
+reference is one bitwise process, with the same cuts.
+Results go to runs/benchmarks/same_numbers.json.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def sha256_of(parameters: dict[str, Tensor]) -> str:
 
 
 def measure(model: str, strategies: list[str], ranks: list[int], end: str) -> dict[str, Any]:
-    """Return and print what a model's runs end with."""
+    """Return and print the results of a model's runs."""
     found: dict[str, Any] = {}
     alone = "bitwise mpi" if end == "survived" else "sequential"
     kind = end if end == "survived" else "whole"

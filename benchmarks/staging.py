@@ -3,9 +3,9 @@
     python benchmarks/staging.py                       # 64 MiB on two ranks, some rates of copies
     python benchmarks/staging.py --rates 500 --mib 32
 
-On the emulated accelerator of tests/device, whose copies take a time that is set. Both are measured
-in the same processes, in turn, beside what a copy and a sum in host memory take alone. Medians are
-printed; all times go to runs/benchmarks/staging.json.
+It runs on the emulated accelerator of tests/device, whose copies take a set time. Both are measured
+in the same processes, in turn, beside a copy and a sum in host memory alone. Medians are printed;
+all times go to runs/benchmarks/staging.json.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     python benchmarks/start_on_nodes.py                # five rounds, as root; three minutes
     python benchmarks/start_on_nodes.py --rounds 9 --ranks-per-node 2
 
-The nodes are virtual (tests/nodes/cluster.py): own network, memory and processes on one machine,
-whose cores carry all of them. A program that imports torch and mpi4py and makes one step, with
+The nodes are virtual (tests/nodes/cluster.py): each has its own network, memory and processes, and
+all share the cores of one machine. A program that imports torch and mpi4py and makes one step, with
 gradients summed over all ranks, is started by
 
     mpirun      the MPI's own mpiexec, with the flags that nodes of root need
@@ -14,7 +14,7 @@ gradients summed over all ranks, is started by
     preflight   `phalanx train`, which examines the nodes first
 
 Every round starts each once. A start lasts from the command until rank 0 has made its first step.
-The table shows, of each, the median, and the median and range of its difference to `mpirun` of the
+The table shows the median of each, and the median and range of its difference to `mpirun` in the
 same round. Raw values, commit and machine go to runs/benchmarks/start_on_nodes.json.
 """
 
@@ -42,7 +42,7 @@ NUM_NODES = 3
 TIMEOUT_S = 120
 POLL_S = 0.005
 DONE = "first step"
-"""File that rank 0 writes."""
+"""File that rank 0 writes after its first step."""
 
 
 def step_main(folder: Path) -> None:
@@ -64,7 +64,7 @@ def step_main(folder: Path) -> None:
 
 
 class Starts:
-    """The commands that are compared, each with the sign of its first step."""
+    """The commands to compare, each timed until its first step."""
 
     def __init__(self, cluster: Any, local_ranks: int) -> None:
         self._cluster, self._local_ranks = cluster, local_ranks
@@ -72,7 +72,7 @@ class Starts:
         self._program = [__file__, "step"]
 
     def command(self, name: str, folder: Path) -> list[str]:
-        """Return the command of a start. folder: for what it writes, seen by all nodes."""
+        """Return the command of a start. folder: place of its files, seen by all nodes."""
         if name == "mpirun":
             return [*self._mpiexec(), sys.executable, *self._program, str(folder)]
         ours = [sys.executable, "-m", "phalanx"]
@@ -119,7 +119,7 @@ class Starts:
 
 
 VARIABLES = {"OMP_NUM_THREADS": "1", "OMPI_MCA_mpi_yield_when_idle": "1"}
-"""All nodes share the cores of this machine."""
+"""Variables of all starts, as the nodes share the cores of this machine."""
 
 
 def wait_for(condition: Callable[[], bool], log: Path) -> None:

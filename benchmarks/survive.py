@@ -1,8 +1,8 @@
-"""Cost of `phalanx launch --survive` while nobody dies: its steps against those without it.
+"""Cost of `phalanx launch --survive` while no rank dies: its steps against those without it.
 
     python benchmarks/survive.py            # ten minutes on two quiet cores
     python benchmarks/survive.py --quick    # one start
-    python benchmarks/survive.py zero       # or shared: of two ranks each then makes all updates
+    python benchmarks/survive.py zero       # or shared: each of two ranks then makes all updates
 
 The same program of `phalanx.start`, an MLP of two sizes on two ranks of this node, one thread each,
 is launched four times at once:
@@ -12,15 +12,16 @@ is launched four times at once:
     again     the same as bitwise: the noise of this comparison
     survive   the same with --survive, which is bitwise
 
-One job at a time makes a block of steps, while the ranks of the others wait for a byte in a pipe;
-so they take turns, in another order from round to round. A block counts by the median of its steps
-but the first, of the slower rank, by the clock; and by the processor's time of both ranks for the
-whole block, which does not see other processes.
+One job at a time makes a block of steps, while the ranks of the other jobs wait for a byte in a
+pipe; so they take turns, in another order in each round. A block counts by the slower rank's median
+step without the first, by wall clock; and by the CPU time of both ranks for the full block, which
+excludes other processes.
 
 A process keeps the physical pages that it got: two starts of the same program differ by up to a
 quarter of a step, for as long as they run. So a start counts once, by the median of its rounds, and
-there are many. Reported: the ratios of the starts, their geometric mean and its 95 % interval. Raw
-times, commit and machine go to runs/benchmarks/survive.json, of a strategy survive-<name>.json.
+there are many starts. Reported: the ratios of the starts, their geometric mean and its 95 %
+interval. Raw times, commit and machine go to runs/benchmarks/survive.json, or to
+survive-<name>.json for a strategy.
 """
 
 from __future__ import annotations
@@ -55,19 +56,19 @@ START_S, BLOCK_TIMEOUT_S = 120.0, 120.0
 
 
 class Size(NamedTuple):
-    """Of a training whose step takes about as long as its name says."""
+    """Sizes of a training whose step takes about as long as its key in `SIZES` says."""
 
     width: int
     batch: int
     steps: int
-    """Of a block."""
+    """Steps per block."""
 
 
 SIZES = {"5 ms": Size(384, 256, 60), "50 ms": Size(1024, 1024, 8)}
 
 
 class Block(NamedTuple):
-    """Steps of one rank, in a row."""
+    """Consecutive steps of one rank."""
 
     step_s: list[float]
     processor_s: float
@@ -109,7 +110,7 @@ def rank_main(folder: Path, kind: str, size: Size, strategy: AskedStrategy) -> N
 
 
 class LaunchedJob:
-    """A program that was launched, which makes blocks of steps when it is asked."""
+    """A launched program, which makes a block of steps on request."""
 
     def __init__(self, folder: Path, kind: str, size: Size, strategy: str) -> None:
         pipes = [
@@ -117,7 +118,7 @@ class LaunchedJob:
         ]
         for pipe in pipes:
             os.mkfifo(pipe)
-        # Read and write: the opening of neither end waits for the other.
+        # Pipes are opened to read and write: opening neither end waits for the other.
         self._pipes = [os.fdopen(os.open(pipe, os.O_RDWR), "r+b", buffering=0) for pipe in pipes]
         self._log = folder / f"{kind}.log"
         options = ["--threads", "1", "--log-dir", str(folder / kind), "-n", str(RANKS)]
@@ -159,7 +160,7 @@ class LaunchedJob:
             pipe.close()
 
 
-Round = dict[str, list[Block]]  # by kind, rank
+Round = dict[str, list[Block]]  # blocks by kind, rank
 
 
 def measure(size: Size, strategy: str) -> list[Round]:
@@ -181,17 +182,17 @@ def measure(size: Size, strategy: str) -> list[Round]:
 
 
 def clock_s(blocks: list[Block]) -> float:
-    """Seconds of a step of the slower rank, without the first of the block."""
+    """Return seconds of a step of the slower rank, without the first of the block."""
     return max(statistics.median(block.step_s[1:]) for block in blocks)
 
 
 def processor_s(blocks: list[Block]) -> float:
-    """Seconds of a step of all ranks."""
+    """Return CPU seconds per step, summed over all ranks."""
     return sum(block.processor_s / len(block.step_s) for block in blocks)
 
 
 def ratio(upper: list[float], lower: list[float]) -> str:
-    """Return the geometric mean of the starts' ratios, with its 95 % interval where there are
+    """Return the geometric mean of the starts' ratios, with its 95 % interval if there are
     several."""
     logarithms = [math.log(above / below) for above, below in zip(upper, lower, strict=True)]
     found = mean_interval(logarithms)

@@ -2,22 +2,22 @@
 
     python benchmarks/training.py [MODEL ...]     # all three: about four minutes on two cores
 
-Measured on two ranks of one node, one thread each, in rounds. A round runs one epoch of each cell,
-and what counts is its median step, which a hiccup of a shared machine does not move:
+Two ranks of one node run it in rounds, with one thread each. A round runs one epoch of each cell
+and counts its median step, which a hiccup of a shared machine does not move:
 
     bare        PyTorch alone on rank 0: cross entropy, backward, fused Adam; no Phalanx
-    bare half   the same with half the batch: what two perfect ranks would take for a step
+    bare half   the same with half the batch: a step of two perfect ranks
     half both   the same on both ranks at once, which share cache and memory but nothing else
-    free barrier  from these: every step as long as the slower rank's, which is what ranks in
-                lockstep could reach if communication took no time at all
+    free barrier  from these: every step as long as the slower rank's, which ranks in lockstep
+                would reach if communication took no time
     sequential  `phalanx.start` and `run.step`, all measuring and recording included, on rank 0
     unrecorded  the same without records
     traced      the same with a trace, too
     mpi, shared           two ranks, the same global batch
     ddp mpi, ddp gloo     the bare loop in stock DistributedDataParallel, on either backend
 
-Reported with the spread over the rounds: sequential ÷ bare, the overhead, and the part of records;
-the speed-up of two ranks over `bare`; and its share of the model's own limit, bare ÷ bare half.
+Reported with the spread over the rounds: the overhead, sequential ÷ bare, and the records' part in
+it; the speed-up of two ranks over `bare`; and its share of the model's limit, bare ÷ bare half.
 Raw times, commit and machine go to runs/benchmarks/training.json.
 """
 
@@ -53,7 +53,7 @@ from phalanx.run.memory import keep_freed_memory
 BATCH = 128
 SAMPLES: dict[ModelName, int] = {"mlp": 60_000, "cnn": 6_400, "rnn": 12_800}
 ROUNDS = 9
-Epoch = Callable[[], list[float]]  # runs one; seconds of each step
+Epoch = Callable[[], list[float]]  # runs one; returns seconds of each step
 
 
 def bare_loop(
@@ -64,7 +64,7 @@ def bare_loop(
     steps: int,
     wrap: Callable[[nn.Module], nn.Module] = lambda model: model,
 ) -> Epoch:
-    """One epoch as a PyTorch user writes it by hand; always `steps` updates."""
+    """Return an epoch as a PyTorch user writes it by hand, with always `steps` updates."""
     model = wrap(build_model(name, seed=0))
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, fused=True)
 
@@ -86,7 +86,7 @@ def bare_loop(
 def phalanx_loop(
     name: ModelName, data: Dataset, folder: Path, *, trace: bool = False, **options: Any
 ) -> Epoch:
-    """A run of one epoch, its records written to disk but where there is no folder."""
+    """Return a run of one epoch, which records to disk unless `recorded` is False."""
     numbers = itertools.count()
 
     def epoch() -> list[float]:
@@ -114,7 +114,7 @@ def phalanx_loop(
 
 @dataclass(frozen=True)
 class Cell:
-    """One thing to time; `alone`: on rank 0 while rank 1 sleeps."""
+    """A program to time. alone: on rank 0 while rank 1 sleeps."""
 
     name: str
     alone: bool
@@ -122,8 +122,8 @@ class Cell:
 
 
 def timed(cell: Cell, rank: int) -> dict[str, float]:
-    """Seconds of the median step of one epoch on this rank, by name; the others wait asleep."""
-    from mpi4py.MPI import COMM_WORLD  # in ranks alone: importing it initialises MPI
+    """Return seconds of the median step of an epoch on this rank, by name; idle ranks sleep."""
+    from mpi4py.MPI import COMM_WORLD  # only ranks: importing it initialises MPI
 
     quiet_barrier()
     steps = cell.epoch() if rank == 0 or not cell.alone else [0.0]
@@ -136,7 +136,7 @@ def timed(cell: Cell, rank: int) -> dict[str, float]:
 
 
 def quiet_barrier() -> None:
-    """A barrier that leaves the core to the rank that is being timed."""
+    """Wait at a barrier that leaves the core to the rank that is being timed."""
     from mpi4py.MPI import COMM_WORLD
 
     request = COMM_WORLD.Ibarrier()
@@ -150,7 +150,7 @@ def measure(
     groups: dict[str, dist.ProcessGroup | None],
     folder: Path,
 ) -> dict[str, list[float]]:
-    """Seconds a step, by cell, one value a round."""
+    """Return seconds per step, by cell, one value per round."""
     from mpi4py.MPI import COMM_SELF
 
     samples = SAMPLES[name]
@@ -213,7 +213,7 @@ def rank_main(folder: Path, models: list[ModelName]) -> None:
 
 
 def report(times: dict[ModelName, dict[str, list[float]]]) -> None:
-    """The table; every ratio is of values of the same round, then the median over rounds."""
+    """Print the table: each ratio is of values of one round, then the median over rounds."""
 
     def ratio(name: ModelName, above: str, below: str) -> str:
         values = [a / b for a, b in zip(times[name][above], times[name][below], strict=True)]

@@ -1,25 +1,25 @@
-"""Training over nodes with limited links, and what an emulated link predicts of it.
+"""Training over nodes with limited links, and its prediction by an emulated link.
 
     python benchmarks/training_over_nodes.py                    # 1 Gbit/s, as root; 15 minutes
     python benchmarks/training_over_nodes.py --quick            # a small model: does it run?
     python benchmarks/training_over_nodes.py --layouts 2x1 --rates 100mbit --engines mpi shared
 
 The nodes are virtual, as in benchmarks/nodes.py, which also measures the link here, and each has
-its part of the machine's cores. An MLP is trained by Adam, one thread a rank:
+its part of the machine's cores. Adam trains an MLP, with one thread per rank:
 
     ddp mpi, ddp gloo      PyTorch's DDP with its defaults, on backend mpi and on Gloo
-    fsdp2 mpi, fsdp2 gloo  PyTorch's FSDP2, a unit a layer, resharded after the forward pass
+    fsdp2 mpi, fsdp2 gloo  PyTorch's FSDP2, one unit per layer, resharded after the forward pass
     mpi, overlap           ours, gradients summed after the backward pass or while it runs
-    shared                 ours, parameters and optimizer state once a node
+    shared                 ours, parameters and optimizer state once per node
     fp16, int8, powersgd, topk   `overlap` with gradients compressed
 
 A layout, nodes x ranks on each, is one job in which the engines take turns. In each round an engine
-is made, makes two steps to warm up and then those that count, whose times are those of rank 0.
+is made, takes two steps to warm up and then those that count, which are timed on rank 0.
 
-Then the same ranks train on one node over an emulated link (`--link`) of the bandwidth that was
-measured: all engines but those on Gloo, which it does not slow. It counts every rank as a node, so
-of several ranks on a node it emulates as many nodes of one. The last column is the emulated step's
-time over the real one's. Raw times, commit and machine go to
+Then the same ranks train on one node over an emulated link (`--link`) of the measured bandwidth,
+with all engines but those on Gloo, which it does not slow. The emulation counts every rank as a
+node, so several ranks on a node become as many nodes of one. The last column is the emulated step's
+time divided by the real one's. Raw times, commit and machine go to
 runs/benchmarks/training_over_nodes.json.
 """
 
@@ -73,11 +73,11 @@ ENGINES = (
 CLASSES, WARM_UP, TIMEOUT_S = 10, 2, 1800
 ADAM = OptimizerConfig(name="adam", learning_rate=1e-3)
 
-Seconds = dict[str, list[list[float]]]  # by engine, round, step
+Seconds = dict[str, list[list[float]]]  # times by engine, round, step
 
 
 class Setting(NamedTuple):
-    """The training: a model of `layers` layers of `width` x `width`, `samples` a rank."""
+    """The training: a model of `layers` layers of `width` x `width`, `samples` per rank."""
 
     width: int = 1024
     layers: int = 10
@@ -106,8 +106,8 @@ class Engine(NamedTuple):
     close: Callable[[], None]
     barrier: Callable[[], None]
     process_group: object = None
-    """To be kept until the end: a group of Gloo that is freed right after its last sum waits, with
-    Python's lock, for its thread, which waits for the lock."""
+    """Group to keep until the end: one of Gloo that is freed right after its last sum waits, with
+    the GIL, for its thread, which waits for the GIL."""
 
 
 def make_engine(name: str, setting: Setting, link: Link | None) -> Engine:
@@ -168,14 +168,14 @@ def timed_turn(engine: Engine, num_steps: int) -> list[float]:
 
 
 def rank_main(out: Path, words: list[str]) -> None:
-    """words: number of nodes, ranks on each, engines, setting, link or nothing."""
+    """Train. words: number of nodes, ranks on each, engines, setting, link or nothing."""
     num_nodes, local_ranks = int(words[0]), int(words[1])
     engines, setting = json.loads(words[2]), Setting(*json.loads(words[3]))
     link = Link.parse(words[4]) if words[4] else None
     launched = detect(os.environ)
     assert launched is not None
     cores = sorted(os.sched_getaffinity(0))
-    node = launched.rank // local_ranks  # in an emulated one, too
+    node = launched.rank // local_ranks  # an emulated one as well
     os.sched_setaffinity(0, cores[node::num_nodes] or {cores[node % len(cores)]})
     torch.set_num_threads(1)
     keep_freed_memory()
@@ -194,7 +194,7 @@ def rank_main(out: Path, words: list[str]) -> None:
 def run_job(
     cluster: Any, layout: str, setting: Setting, engines: list[str], link: str | None
 ) -> Seconds:
-    """link: None: over the nodes; else emulated, all ranks on one node."""
+    """Run a layout. link: None: over the nodes; else emulated, all ranks on one node."""
     from nodes import run_ranks
 
     num_nodes, local_ranks = (int(word) for word in layout.split("x"))
@@ -217,7 +217,7 @@ def median(rounds: list[list[float]]) -> float:
 
 
 def report(layout: str, real: Seconds, emulated: Seconds) -> None:
-    """Print steps a second, and their range over the rounds."""
+    """Print steps per second, and their range over the rounds."""
     for engine, rounds in real.items():
         rates = sorted(1 / statistics.median(steps) for steps in rounds)
         cells = f"{1 / median(rounds):9.2f}  ({rates[0]:.2f} … {rates[-1]:.2f})"

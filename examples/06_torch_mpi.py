@@ -2,9 +2,8 @@
 
     mpiexec -n 2 python examples/06_torch_mpi.py
 
-Different from `scratch/schemes.py`: PyTorch finds the gradients, and DDP adds them up while they
-are found. The file does not mention Phalanx: to have it installed makes the backend "mpi" work, on
-the stock wheel.
+Different from `scratch/schemes.py`: PyTorch computes the gradients, and DDP sums them meanwhile.
+The file does not mention Phalanx: installing it makes the backend "mpi" work, on the stock wheel.
 """
 
 import torch
@@ -33,7 +32,7 @@ for _ in range(EPOCHS):
     for batch in torch.randperm(num_train, generator=order).split(BATCH):
         mine = batch.tensor_split(size)[rank]
         optimizer.zero_grad()
-        # DDP takes the mean over ranks: times `size`, it is that over the samples of the batch.
+        # DDP averages over ranks: times `size`, that is the mean over the samples of the batch.
         loss = cross_entropy(model(images[mine]), labels[mine], reduction="sum")
         (loss * size / len(batch)).backward()
         optimizer.step()

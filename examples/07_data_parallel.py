@@ -1,9 +1,9 @@
-"""Data parallel with Phalanx's own wrapper: gradients are added up where they lie.
+"""Data parallel with Phalanx's wrapper: gradients are summed in place.
 
     mpiexec -n 2 python examples/07_data_parallel.py
 
-Different from 06: `phalanx.DataParallel` instead of DDP, and no process group. Ranks of
-one computer share the memory of the gradients, so that nothing is copied into messages.
+Different from 06: `phalanx.DataParallel` instead of DDP, and no process group. Ranks of one node
+share the memory of the gradients, so that nothing is copied into messages.
 """
 
 import torch
@@ -31,7 +31,7 @@ for _ in range(EPOCHS):
     for batch in torch.randperm(num_train, generator=order).split(BATCH):
         mine = batch.tensor_split(world.size)[world.rank]
         optimizer.zero_grad()
-        # The mean over ranks is taken: times their number, it is that over the samples.
+        # The wrapper averages over ranks: times their number, that is the mean over samples.
         loss = cross_entropy(model(images[mine]), labels[mine], reduction="sum")
         (loss * world.size / len(batch)).backward()
         optimizer.step()

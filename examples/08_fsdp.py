@@ -1,9 +1,9 @@
-"""Fully sharded: no rank keeps the whole model, or its gradients, or the optimizer's state.
+"""Fully sharded: no rank keeps the full model, its gradients or the optimizer state.
 
     mpiexec -n 2 python examples/08_fsdp.py
 
-Different from 06: `fully_shard` (FSDP2) instead of DDP. Each rank keeps a part of every layer; a
-layer's weights are collected when it is its turn, and let go of afterwards.
+Different from 06: `fully_shard` (FSDP2) instead of DDP. Each rank keeps a shard of every layer. A
+layer's weights are gathered when it runs, and freed afterwards.
 """
 
 import torch

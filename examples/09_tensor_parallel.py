@@ -1,10 +1,10 @@
-"""Tensor parallel by PyTorch: 05 once more, with layers that are told how they are cut.
+"""Tensor parallel by PyTorch: `scratch/tensor.py` once more, with a plan of how layers are cut.
 
     mpiexec -n 2 python examples/09_tensor_parallel.py
 
 Different from 06: a plan instead of a wrapper. The first layer is cut by columns, the second by
-rows; all ranks see the same images, and no gradients travel. PyTorch writes what a message would
-need into the arithmetic; the model is not changed.
+rows; all ranks see the same images, and exchange no gradients. PyTorch adds the communication to
+the arithmetic; the model is not changed.
 """
 
 import torch

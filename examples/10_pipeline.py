@@ -3,8 +3,8 @@
     mpiexec -n 2 python examples/10_pipeline.py
 
 Different from 09: the model is cut between layers, not through them. While the last rank works on
-the first of six micro-batches, the first works on the next. With p ranks and m micro-batches a rank
-idles for (p-1)/(m+p-1) of a step: more micro-batches, less waiting.
+the first of six micro-batches, the first rank works on the next. With p ranks and m micro-batches a
+rank idles for (p-1)/(m+p-1) of a step: more micro-batches, less waiting.
 """
 
 import torch
@@ -44,7 +44,7 @@ for _ in range(EPOCHS):
         schedule.step(*given, **wanted)
         optimizer.step()
 
-# To judge, all stages come together on the last rank.
+# The last rank gets all stages, and evaluates the model.
 for number, part in enumerate(stages):
     for parameter in part.parameters():
         dist.broadcast(parameter.data, src=number)

@@ -1,9 +1,9 @@
-"""A program of one's own: the loop, the loss and the optimizer stay yours.
+"""Your own program: the loop, the loss and the optimizer stay yours.
 
     python examples/11_own_program.py
     mpiexec -n 2 python examples/11_own_program.py
 
-Different from 07: `phalanx.start` cuts the global batches, so that no line speaks of ranks.
+Different from 07: `phalanx.start` cuts the global batches, so that no line mentions ranks.
 """
 
 import torch
@@ -20,7 +20,7 @@ train, validation = (images[:1500], labels[:1500]), (images[1500:], labels[1500:
 
 
 def accuracy(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
-    """Return the share of a batch that is read right."""
+    """Return the share of a batch that is classified correctly."""
     return (model(batch[0]).argmax(1) == batch[1]).float().mean()
 
 

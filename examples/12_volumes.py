@@ -37,7 +37,7 @@ def block(inputs: int, outputs: int) -> nn.Module:
 
 
 class UNet(nn.Module):
-    """Down to a quarter of the size and up again; each level sees what it was on the way down."""
+    """U-Net down to a quarter of the size; each level up also gets outputs of its level down."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class UNet(nn.Module):
 
 
 def dice(found: Tensor, mask: Tensor) -> Tensor:
-    """Return how much masks overlap, from 0 to 1: (n,) for (n, 1, 16, 16, 16)."""
+    """Return the overlap of masks, from 0 to 1: (n,) for (n, 1, 16, 16, 16)."""
     both, each = (found * mask).flatten(1).sum(1), (found + mask).flatten(1).sum(1)
     return 2 * both / each.clamp(min=1)
 
@@ -70,5 +70,5 @@ if __name__ == "__main__":
     for batch in run:
         run.backward(1 - dice(run.model(batch.inputs).sigmoid(), batch.targets).mean())
         if batch.ends_epoch:
-            score = run.evaluate(overlap, sys.argv[1])  # on the pack's samples for validation
+            score = run.evaluate(overlap, sys.argv[1])  # the pack's validation samples
             run.print(f"{score:.1%} of balls never seen are found, by {run.size} ranks")

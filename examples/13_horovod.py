@@ -3,7 +3,7 @@
     python examples/13_horovod.py
     phalanx launch -n 2 examples/13_horovod.py
 
-Different from 06: Horovod's words. The import was `import horovod.torch as hvd`.
+Different from 06: Horovod's API. The import was `import horovod.torch as hvd`.
 """
 
 import torch
@@ -39,7 +39,7 @@ for epoch in range(EPOCHS):
         cross_entropy(model(inputs), targets).backward()
         optimizer.step()
 
-# Each rank tests a part; all of them have the same number of digits but for one.
+# Each rank tests a part; their numbers of digits differ by at most one.
 mine = slice(num_train + hvd.rank(), None, hvd.size())
 right = (model(images[mine]).argmax(1) == labels[mine]).float().mean()
 right = hvd.allreduce(right, name="accuracy")

@@ -1,8 +1,8 @@
-"""A network that learns a simulation while it runs, each on ranks of its own.
+"""A network learns a simulation while that runs, each on its own ranks.
 
     phalanx launch -n 3 examples/14_coupled.py
 
-Different from 11: rank 0 simulates, and sends what it sees by mpi4py; the other ranks train.
+Different from 11: rank 0 simulates, and sends its states by mpi4py; the other ranks train.
 """
 
 from collections.abc import Iterator
@@ -36,7 +36,7 @@ def simulate() -> None:
 
 
 def received() -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield what the simulation sends to this rank: a micro-batch of states, now and later."""
+    """Yield micro-batches that the simulation sends to this rank: states, now and later."""
     while True:
         rows = np.empty((SAMPLES, 4), np.float32)
         world.Recv(rows, source=0)

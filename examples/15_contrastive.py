@@ -3,8 +3,8 @@
     python examples/15_contrastive.py
     phalanx launch -n 3 examples/15_contrastive.py
 
-Different from 11: the loss looks at several samples at once, so `run.gather` brings the rows of all
-ranks to each. Every number of ranks comes to the same numbers.
+Different from 11: the loss depends on several samples at once, so `run.gather` brings the rows of
+all ranks to each. The results are the same on any number of ranks.
 """
 
 import torch
@@ -20,7 +20,7 @@ train, validation = images[:1536].split(32, 1), images[1536:].split(32, 1)
 
 
 class Halves(nn.Module):
-    """An encoder for each half of an image, and how sharply alike rows are told from others."""
+    """An encoder for each half of an image, and a learned scale of the similarities."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class Halves(nn.Module):
 
 
 def info_nce(top: Tensor, bottom: Tensor, scale: Tensor) -> Tensor:
-    """Return how badly each row of one side finds its own among all of the other."""
+    """Return the InfoNCE loss: how badly rows of one side find their partners on the other."""
     scores, own = scale.exp() * top @ bottom.T, torch.arange(len(top))
     return (cross_entropy(scores, own) + cross_entropy(scores.T, own)) / 2
 

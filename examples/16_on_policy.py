@@ -1,10 +1,10 @@
-"""On-policy training by PPO: a policy that brings points to the middle learns from what it did.
+"""On-policy training by PPO: a policy that brings points to the middle learns from its actions.
 
     python examples/16_on_policy.py
     phalanx launch -n 3 examples/16_on_policy.py
 
-Different from 11: the model makes the data, as the last update has left it, and uses them in
-several passes. Each rank moves points of its own; advantages are normalised over all.
+Different from 11: the model, as last updated, makes the data, which are used in several passes.
+Each rank moves its own points; advantages are normalised over all ranks.
 """
 
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ torch.set_default_dtype(torch.float64)
 
 
 class Policy(nn.Module):
-    """Force on a point, with a deviation that is learned, and the value of its place."""
+    """Force on a point, with a learned deviation, and the value of its place."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
 """Formulas for the bytes that a rank sends, receives and keeps in each scheme.
 
-Ψ is the number of parameters, p that of ranks, s that of servers. Shares are exact where things do
-not divide, so what a rank counts must equal these to the byte; tests hold it to that.
+Ψ is the number of parameters, p that of ranks, s that of servers. Shares are exact even if sizes
+do not divide, so the counters of a rank must equal these to the byte; tests check that.
 """
 
 from __future__ import annotations

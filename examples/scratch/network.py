@@ -1,7 +1,7 @@
 """A neural network in NumPy, its gradients written by hand.
 
-All parameters lie in one vector and all gradients in another, which the layers see parts of: one
-message moves all gradients, one line of arithmetic updates all parameters.
+All parameters lie in one vector and all gradients in another, and layers have views of both. So one
+message moves all gradients, and one line of arithmetic updates all parameters.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class Part:
-    """The rows and columns that a rank has of a layer's weight, (inputs, outputs): often all."""
+    """Rows and columns that a rank has of a layer's weight, (inputs, outputs): often all."""
 
     name: str
     inputs: int
@@ -30,11 +30,11 @@ class Part:
 
     @property
     def size(self) -> int:
-        """Weights, and a bias for each column."""
+        """Number of weights, and of biases, one per column."""
         return (len(self.rows) + 1) * len(self.columns)
 
     def initial(self, seed: int) -> Array:
-        """(size,) float64 from U(-b, b) with b = 1 ÷ √inputs, the bias last.
+        """Return (size,) float64 from U(-b, b) with b = 1 ÷ √inputs, the bias last.
 
         Every rank of every layout draws the full layer and cuts its part out, so that all begin
         with the same network.
@@ -47,7 +47,7 @@ class Part:
 
 
 def full_layers(sizes: Sequence[int]) -> list[Part]:
-    """The linear layers of a network from sizes[0] inputs to sizes[-1] outputs, uncut."""
+    """Return the linear layers of a network from sizes[0] inputs to sizes[-1] outputs, uncut."""
     return [
         Part(f"linear{number}", inputs, outputs, range(inputs), range(outputs))
         for number, (inputs, outputs) in enumerate(itertools.pairwise(sizes), 1)
@@ -55,7 +55,7 @@ def full_layers(sizes: Sequence[int]) -> list[Part]:
 
 
 def generator(seed: int, name: str) -> np.random.Generator:
-    """Random numbers that depend on (seed, name) alone: layers of one shape get different ones."""
+    """Return a generator for (seed, name) alone: layers of one shape get different numbers."""
     digest = hashlib.sha256(f"{seed}:{name}".encode()).digest()
     return np.random.Generator(np.random.PCG64(int.from_bytes(digest[:16], "big")))
 
@@ -64,10 +64,10 @@ class Linear:
     """outputs = inputs · weight + bias."""
 
     def __init__(self, part: Part, parameters: Array, gradients: Array, *, is_first: bool) -> None:
-        """parameters, gradients: (part.size,), which the layer lives in.
+        """parameters, gradients: (part.size,), of which the layer has views.
 
-        is_first: the inputs are data. Nobody asks how the loss changes with them, and the product
-        that would answer is a third of the layer's work.
+        is_first: the inputs are data. The gradient by them is not needed, and its product is a
+        third of the layer's work.
         """
         shape = len(part.rows), len(part.columns)
         count = shape[0] * shape[1]
@@ -127,8 +127,8 @@ class SoftmaxCrossEntropy:
     def forward(self, outputs: Array, labels: Array) -> Result:
         """outputs: (n, classes); labels: (n,)."""
         self.of_labels = (np.arange(len(labels)), labels)
-        # Row by row: the softmax is the same, e to the power of the largest is 1, and nothing
-        # overflows. The maximum of the whole batch would take all of a small row below e⁻¹⁰⁰.
+        # Maximum of each row: the softmax is the same, e to the power of the largest is 1, nothing
+        # overflows. The maximum of the full batch would take all of a small row below e⁻¹⁰⁰.
         outputs = outputs - outputs.max(1, keepdims=True)
         powers = np.exp(outputs)
         sums = powers.sum(1)
@@ -139,8 +139,8 @@ class SoftmaxCrossEntropy:
     def backward(self, global_batch_size: int) -> Array:
         """Return the gradient of the mean loss by the outputs: (softmax - one-hot) ÷ size.
 
-        The mean is over the *global* batch: whatever the ranks' shares, their gradients need only
-        be added up.
+        The mean is over the *global* batch: for any shares of the ranks, the gradients need only be
+        summed.
         """
         gradient = self.probabilities.copy()
         gradient[self.of_labels] -= 1
@@ -160,7 +160,7 @@ class Network:
         dtype: str,
         make_layer: Any = Linear,
     ) -> None:
-        """parts: of the layers, what this rank has. make_layer: called as `Linear`."""
+        """parts: this rank's parts of the layers. make_layer: called as `Linear`."""
         initial = np.concatenate([part.initial(seed) for part in parts])
         self.parameters: Array = initial.astype(dtype)
         self.gradients = np.zeros_like(self.parameters)
@@ -179,14 +179,14 @@ class Network:
         return self.loss.forward(inputs, labels)
 
     def backward(self, global_batch_size: int) -> None:
-        """Fill `gradients`, as far as the samples of the last `forward` go."""
+        """Fill `gradients` with those of the samples of the last `forward`."""
         gradient = self.loss.backward(global_batch_size)
         for module in reversed(self.modules):
             gradient = module.backward(gradient)
 
 
 def places(parts: Sequence[Part]) -> Iterator[slice]:
-    """Where each part lies in a vector of all."""
+    """Yield the place of each part in a vector of all."""
     start = 0
     for part in parts:
         yield slice(start, start + part.size)
@@ -196,7 +196,7 @@ def places(parts: Sequence[Part]) -> Iterator[slice]:
 class Momentum:
     """velocity ← momentum · velocity + gradient; parameters ← parameters - lr · velocity.
 
-    Element by element, so a rank may update whatever part it has been given.
+    It works element by element, so a rank may update any part.
     Source: Polyak 1964, doi:10.1016/0041-5553(64)90137-5, as PyTorch's SGD writes it.
     """
 
@@ -205,7 +205,7 @@ class Momentum:
         self.velocity = np.zeros_like(parameters)
 
     def step(self, gradients: Array) -> None:
-        """gradients: as many as there are parameters."""
+        """Update the parameters. gradients: as many as parameters."""
         self.velocity *= self.momentum
         self.velocity += gradients
         self.parameters -= self.lr * self.velocity

@@ -1,6 +1,6 @@
-"""Records of a run, which `phalanx report` draws: one file a rank, a line an event.
+"""Records of a run, which `phalanx report` draws: one file per rank, one line per event.
 
-Nothing of it is needed to train: `train.py` would do the same without. `phalanx launch` names the
+Training does not need them: `train.py` would do the same without. `phalanx launch` names the
 folder; under `mpiexec` alone only the table of epochs is printed.
 """
 
@@ -51,7 +51,7 @@ class RunRecords:
     """Records of one rank, and on rank 0 the table of epochs."""
 
     def __init__(self, options: Any, world: Any, training: Any, choice: Any) -> None:
-        """Collective. options: those of `train.py`; choice: of the data."""
+        """Collective. options: those of `train.py`; choice: the data set chosen."""
         self.options, self.world, self.training = options, world, training
         self.began_at = time.perf_counter() - process_age_s()
         self.traffic = world.group.traffic = TrafficCounter()
@@ -63,7 +63,7 @@ class RunRecords:
             if world.rank == 0:
                 record.begin_record(self.folder, self._run(self.folder, nodes, choice.name))
             world.barrier("the folder of the records")
-            # A node that lacks it has one in its place, whose files the launcher brings home.
+            # A node that lacks it has one in its place, whose files the launcher collects.
             here = relayed.local_folder(self.folder) or self.folder
             self.writer = files.EventWriter(files.rank_file(here, world.rank))
         if world.rank == 0:
@@ -76,18 +76,18 @@ class RunRecords:
             self.writer.add(event)
 
     def flush(self) -> None:
-        """Write what waits to be written."""
+        """Write the buffered events."""
         if self.writer is not None:
             self.writer.flush()
 
     def at_s(self) -> float:
-        """Seconds since this rank began."""
+        """Return the seconds since this rank began."""
         return time.perf_counter() - self.began_at
 
     def step(
         self, epoch: int, step: int, result: Result, seconds: dict[str, float], ended: float
     ) -> None:
-        """Note an update. ended: `time.perf_counter()` at its end."""
+        """Record an update. ended: `time.perf_counter()` at its end."""
         event = events.StepEvent(
             at_s=ended - self.began_at,
             epoch=epoch,
@@ -138,7 +138,7 @@ class RunRecords:
         self._summarize(epoch, train_s, sums, found)
 
     def _summarize(self, epoch: int, train_s: float, sums: EpochSums, found: EpochSums) -> None:
-        """On rank 0, record and print an epoch's sums over all ranks."""
+        """Record and print an epoch's sums over all ranks, on rank 0."""
         mine = totals.RankTotals(
             train_s=train_s,
             communication_s=sums.communication_s,
@@ -172,7 +172,7 @@ class RunRecords:
         self.flush()
 
     def finish(self) -> None:
-        """Write that all ranks came to the end, and with which parameters. Collective."""
+        """Record the end of all ranks, and a digest of the parameters. Collective."""
         parameters = self.training.scheme.full_parameters()
         digest = hashlib.sha256(parameters.data).hexdigest()
         peak = peak_memory_bytes()
@@ -236,12 +236,12 @@ class RunRecords:
 
 
 def num_threads() -> int:
-    """Compute threads of this rank, as its launcher or user has set them."""
+    """Return the compute threads of this rank, as its launcher or user has set them."""
     return pool_threads(os.environ) or usable_cores()
 
 
 def title(options: Any, dataset: str, ranks: int) -> str:
-    """Return what is trained, in a line."""
+    """Return a line that describes the training."""
     servers = f", {options.num_servers} of them servers" if options.num_servers else ""
     return (
         f"{' → '.join(map(str, options.sizes))} ({options.activation}) on {dataset}: "

@@ -1,7 +1,7 @@
 """Four of the five ways to spread a step over ranks; the fifth, `tensor.py`, cuts the layers.
 
 A scheme is five verbs, which `train.py` calls in turn: forward, backward, combine, update,
-distribute. Read `Alone` first: all others are measured by it, and differ in few of them.
+distribute. Read `Alone` first: the others are compared with it, and differ in few verbs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ as_buffer = buffer.Buffer.of
 
 
 class Alone:
-    """One process: the truth. Without peers there is nothing to combine or to distribute."""
+    """One process: the reference. Without peers there is nothing to combine or to distribute."""
 
     role = "worker"
     waited_s = 0.0
@@ -28,11 +28,11 @@ class Alone:
         self.network, self.optimizer = network, optimizer
 
     def share(self, num_samples: int) -> range:
-        """Samples of a batch that go through this rank's network."""
+        """Return the samples of a batch that go through this rank's network."""
         return range(num_samples)
 
     def reported(self, num_samples: int) -> slice:
-        """Samples of its share whose losses it reports: over all ranks, each sample once."""
+        """Return the samples of the share to report losses of: over all ranks, each sample once."""
         return slice(None)
 
     def forward(self, inputs: Array, labels: Array) -> Result:
@@ -42,24 +42,24 @@ class Alone:
         self.network.backward(global_batch_size)
 
     def combine(self) -> None:
-        """Bring the gradients of all ranks together."""
+        """Combine the gradients of all ranks."""
 
     def update(self) -> None:
-        """Make one step of the optimizer on the parameters that this rank is in charge of."""
+        """Make one step of the optimizer on the parameters that this rank owns."""
         self.optimizer.step(self.network.gradients)
 
     def distribute(self) -> None:
-        """Bring the new parameters to those who need them."""
+        """Send the new parameters to the ranks that need them."""
 
     def full_parameters(self) -> Array:
-        """All parameters, in the order of one process. Collective."""
+        """Return all parameters, in the order of one process. Collective."""
         return self.network.parameters
 
 
 class Library(Alone):
     """Data parallel: every rank has the network and a share of each batch; MPI adds up gradients.
 
-    All begin with the same parameters and make the same update, so they stay the same for ever.
+    All ranks begin with the same parameters and make the same updates, so parameters stay equal.
     """
 
     def __init__(self, network: Network, optimizer: Momentum, group: Group) -> None:
@@ -74,7 +74,7 @@ class Library(Alone):
 
 
 class Ring(Library):
-    """The same with the sum written out: each rank talks to its two neighbours only."""
+    """`Library` with the sum written out: each rank exchanges with its two neighbours only."""
 
     def combine(self) -> None:
         ring_all_reduce(self.network.gradients, self.group)
@@ -87,7 +87,7 @@ def ring_all_reduce(vector: Array, group: Group) -> None:
     Cost:   2(p-1) messages of about n/p elements: 2(p-1)·latency + 2(p-1)/p · bytes/bandwidth.
     Source: Patarasuk & Yuan 2009, doi:10.1016/j.jpdc.2008.09.002.
 
-    The vector is cut into p chunks. With three ranks, of which each begins with its own values of
+    The vector is cut into p chunks. An example with three ranks: each begins with its own values of
     the chunks A, B and C, and rank r sends to rank r+1:
 
                       rank 0             rank 1             rank 2
@@ -97,8 +97,8 @@ def ring_all_reduce(vector: Array, group: Group) -> None:
         2nd round     sends C            sends A            sends B
                       A     B₁₂₀  C₂₀    A₀₁   B     C₂₀₁   A₀₁₂  B₁₂   C
 
-    Every chunk now is complete somewhere: rank r has all of chunk r+1. That was the
-    *reduce-scatter*. Two more rounds hand the complete chunks around: the *all-gather*.
+    Every chunk is now complete on one rank: rank r has chunk r+1. That was the *reduce-scatter*.
+    Two more rounds send the complete chunks around: the *all-gather*.
     """
     rank, size = group.rank, group.size
     chunks = [part_of(vector, owner, size) for owner in range(size)]
@@ -115,8 +115,8 @@ def ring_all_reduce(vector: Array, group: Group) -> None:
 def pass_on(sent: Array, received: Array, group: Group) -> None:
     """Send to the right while receiving from the left (MPI's Isend and Irecv).
 
-    Nobody may wait until it has begun both: if all ranks sent first and waited, none would be
-    there to receive.
+    No rank may wait until it has begun both: if all ranks first sent and waited, none would
+    receive.
     """
     arriving = group.receive(as_buffer(received), source=(group.rank - 1) % group.size)
     leaving = group.send(as_buffer(sent), dest=(group.rank + 1) % group.size)
@@ -125,20 +125,20 @@ def pass_on(sent: Array, received: Array, group: Group) -> None:
 
 
 def part_of(vector: Array, number: int, count: int) -> Array:
-    """One of `count` parts of a vector, whose lengths differ by at most one; a view."""
+    """Return a view of one of `count` parts of a vector; their lengths differ by at most one."""
     share = share_of(number, count, len(vector))
     return vector[share.start : share.stop]
 
 
 class Worker(Alone):
-    """Computes gradients for parameter servers, which update: it has no optimizer.
+    """Rank that computes gradients for parameter servers, which update: it has no optimizer.
 
-    Ranks 0 … s-1 are servers. Each is in charge of one part of the vector of parameters: it sums
-    the gradients of that part over all workers, updates it, and sends it back. The update waits
-    for every worker, so it is that of one process.
+    Ranks 0 … s-1 are servers. Each owns one part of the vector of parameters: it sums the gradients
+    of that part over all workers, updates it, and sends it back. The update waits for every worker,
+    so it is that of one process.
 
     A worker's traffic goes to the servers, a server's to all workers: with one server and p-1
-    workers it moves p-1 times the vector each way, which is what several servers share.
+    workers the server moves p-1 times the vector each way. Several servers share this traffic.
     Source: Li et al. 2014, "Scaling Distributed Machine Learning with the Parameter Server", OSDI.
     """
 
@@ -156,7 +156,7 @@ class Worker(Alone):
             leaving.wait()
 
     def update(self) -> None:
-        """Nothing: the servers do."""
+        """Do nothing: the servers update."""
 
     def distribute(self) -> None:
         parameters, servers = self.network.parameters, self.servers
@@ -170,7 +170,7 @@ class Worker(Alone):
 
 
 class Server(Alone):
-    """Has a part of the parameters and the optimizer of that part, and sees no samples."""
+    """Rank with a part of the parameters and the optimizer of that part, and without samples."""
 
     role = "server"
 
@@ -191,7 +191,7 @@ class Server(Alone):
         return Result(np.empty(0), np.empty(0, np.bool_))
 
     def backward(self, global_batch_size: int) -> None:
-        """Nothing: workers have divided by the size already."""
+        """Do nothing: workers have divided by the size already."""
 
     def combine(self) -> None:
         """Sum in the order of the workers, so that the same run gives the same bits."""
@@ -209,7 +209,7 @@ class Server(Alone):
             leaving.wait()
 
     def full_parameters(self) -> Array:
-        """Servers know their parts only: the first worker sends all."""
+        """Receive all from the first worker: servers have their parts only."""
         parameters = np.empty(self.size, self.parameters.dtype)
         self.group.broadcast(as_buffer(parameters), root=self.servers)
         return parameters

@@ -1,6 +1,6 @@
 """Tensor parallel: every rank sees all samples, and has a part of every layer.
 
-Here activations travel, not gradients of parameters. Layers are cut in pairs:
+Here ranks exchange activations, not gradients of parameters. Layers are cut in pairs:
 
     inputs ──┬── first[:, left]  ── hidden, left  ── second[left, :]  ──┐
     (all)    │                                                          ├── sum ── outputs (all)
@@ -9,7 +9,7 @@ Here activations travel, not gradients of parameters. Layers are cut in pairs:
 The first *partitions its outputs*: each rank has some columns of the weight, and computes some
 outputs from all inputs. The second *reduces its outputs*: it is cut by rows at the same places, so
 that each rank has just the inputs that its rows need, and computes a term of the sum of every
-output. Between the two nothing is sent, as an activation looks at each value alone. With an odd
+output. Between the two nothing is sent, as an activation acts on each value alone. With an odd
 number of layers the last has no partner: it reduces, and each rank takes its share of inputs that
 all ranks have.
 
@@ -32,14 +32,14 @@ from phalanx.errors import UserError
 
 
 def partitions_outputs(number: int, num_layers: int) -> bool:
-    """Layers 0, 2, 4 … do, the others reduce; the last one without a partner reduces too."""
+    """Return True for layers 0, 2, 4 …; the others reduce, as does a last one without a partner."""
     return number % 2 == 0 and number + 1 < num_layers
 
 
 def parts_of(sizes: Sequence[int], rank: int, ranks: int) -> list[Part]:
-    """What `rank` has of each layer of a network with sizes[0] inputs and sizes[-1] outputs.
+    """Return the part of `rank` in each layer of a network, sizes[0] inputs to sizes[-1] outputs.
 
-    Raises: UserError when a rank would get nothing of a layer.
+    Raises: UserError if a rank would get nothing of a layer.
     """
     parts = []
     layers = full_layers(sizes)
@@ -69,7 +69,7 @@ class Peers:
         self.waited_s += time.perf_counter() - began
 
     def all_gather(self, columns: Array, width: int) -> Array:
-        """(n, width) from the columns that each rank has."""
+        """Return (n, width) from the columns of all ranks."""
         began, size = time.perf_counter(), self.group.size
         shares = [share_of(rank, size, width) for rank in range(size)]
         all_columns = [np.empty((len(columns), len(share)), columns.dtype) for share in shares]
@@ -81,8 +81,8 @@ class Peers:
 
 
 class PartitionOutput(Linear):
-    """Some outputs, from all inputs. Forward, nobody needs to be asked. Backward, each rank knows
-    how the loss changes with the inputs *through its own outputs*: the sum is the answer."""
+    """Some outputs, from all inputs. Forward needs no communication. Backward, each rank has the
+    gradient by the inputs *through its outputs*: the sum over ranks is the full gradient."""
 
     def __init__(self, peers: Peers, *words: Any, **more: Any) -> None:
         super().__init__(*words, **more)
@@ -96,8 +96,8 @@ class PartitionOutput(Linear):
 
 
 class ReduceOutput(Linear):
-    """All outputs, from some inputs: each a term of a sum over all inputs. Backward, the gradient
-    by the outputs is known to all, and that by the rank's inputs follows from it."""
+    """All outputs, from some inputs: each is a term of a sum over all inputs. Backward, all ranks
+    have the gradient by the outputs, and that by the rank's inputs follows from it."""
 
     def __init__(self, peers: Peers, *words: Any, **more: Any) -> None:
         super().__init__(*words, **more)
@@ -107,11 +107,11 @@ class ReduceOutput(Linear):
         self.inputs = inputs
         outputs = inputs @ self.weight
         self.peers.all_reduce(outputs)
-        return outputs + self.bias  # after the sum, or it would count once a rank
+        return outputs + self.bias  # added after the sum, or it would count once per rank
 
 
 class ReduceOutputAlone(ReduceOutput):
-    """The same without a partner before it: takes its share of all inputs, and gives back the
+    """`ReduceOutput` without a partner before it: takes its share of all inputs, and returns the
     gradient by all of them."""
 
     def forward(self, inputs: Array) -> Array:
@@ -125,8 +125,8 @@ class ReduceOutputAlone(ReduceOutput):
 
 
 class Tensor(Alone):
-    """All samples, a part of the parameters. `combine` has nothing to do: a rank's gradients are
-    those of parameters that it alone has, or that all update alike."""
+    """All samples, a part of the parameters. `combine` does nothing: a rank's gradients are those
+    of parameters that it alone has, or that all ranks update alike."""
 
     def __init__(
         self,
@@ -160,12 +160,12 @@ class Tensor(Alone):
         return self.peers.waited_s
 
     def reported(self, num_samples: int) -> slice:
-        """A share of the samples: all ranks compute the same losses."""
+        """Return a share of the samples: all ranks compute the same losses."""
         share = share_of(self.peers.group.rank, self.peers.group.size, num_samples)
         return slice(share.start, share.stop)
 
     def full_parameters(self) -> Array:
-        """Every rank puts its parts into their places among zeros: the sum is the whole."""
+        """Return the sum of all ranks' vectors, with their parts in place and zeros elsewhere."""
         layers = full_layers(self.sizes)
         whole = np.zeros(sum(layer.size for layer in layers), self.network.parameters.dtype)
         for part, mine, layer, place in zip(

@@ -5,8 +5,8 @@
     phalanx launch -n 4 examples/scratch/train.py --scheme server --servers 2
     phalanx launch -n 3 examples/scratch/train.py --scheme tensor --hidden 256 128
 
-The number of ranks decides who computes what, never which samples make up an update: whatever the
-scheme, the parameters are those of one process.
+The number of ranks decides which rank computes what, never which samples make up an update: with
+every scheme, the parameters are those of one process.
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
     for name, default, text, more in (
-        ("scheme", "ring", "how the work of a step is spread over the ranks", {"choices": SCHEMES}),
+        ("scheme", "ring", "scheme to spread a step over the ranks", {"choices": SCHEMES}),
         ("servers", None, "parameter servers among the ranks; None: 1", {"type": int}),
         ("hidden", [128], "width of each hidden layer", {"type": int, "nargs": "*"}),
-        ("activation", "relu", "after each hidden layer", {"choices": list(ACTIVATIONS)}),
+        ("activation", "relu", "function after a hidden layer", {"choices": list(ACTIVATIONS)}),
         ("epochs", 5, "passes over the training data", {}),
         ("batch-size", 128, "global batch size: samples per update, over all ranks", {}),
         ("lr", 0.05, "learning rate", {}),
-        ("momentum", 0.9, "of the gradient descent, from 0 to below 1", {}),
-        ("seed", 0, "decides the initial weights and the order of the samples", {}),
+        ("momentum", 0.9, "momentum of gradient descent, from 0 to below 1", {}),
+        ("seed", 0, "seed of the initial weights and of the order of samples", {}),
         ("dtype", "float32", "precision", {"choices": ("float32", "float64")}),
-        ("dataset", "auto", "auto: mnist where it is found, else digits", {"choices": DATASETS}),
-        ("train-samples", None, "train on the first so many; None: all", {"type": int}),
-        ("validation-samples", None, "evaluate on the first so many; None: all", {"type": int}),
-        ("timeout-s", 300.0, "give up waiting for a rank after so long, and name it", {}),
+        ("dataset", "auto", "auto: mnist if it is found, else digits", {"choices": DATASETS}),
+        ("train-samples", None, "first samples to train on; None: all", {"type": int}),
+        ("validation-samples", None, "first samples to evaluate; None: all", {"type": int}),
+        ("timeout-s", 300.0, "seconds until a wait for a rank fails, and names it", {}),
     ):
         kind = {} if default is None else {"type": type(default)}
         parser.add_argument(f"--{name}", default=default, help=text, **{**kind, **more})
@@ -65,7 +65,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
 
 
 def check(options: argparse.Namespace, ranks: int) -> None:
-    """Raises: UserError when options do not fit each other or the number of ranks."""
+    """Raise UserError if options do not fit each other or the number of ranks."""
     for name in ("epochs", "batch_size", "servers", "train_samples", "validation_samples"):
         value = getattr(options, name)
         if value is not None and value < 1:
@@ -104,7 +104,7 @@ def _error(name: str, rule: str, value: object) -> phalanx.UserError:
 
 
 def make_scheme(options: argparse.Namespace, group: Any) -> Any:
-    """Return this rank's network, optimizer and communication; group: of all ranks."""
+    """Return this rank's network, optimizer and communication. group: all ranks."""
     how = {"seed": options.seed, "dtype": options.dtype}
     rates = {"lr": options.lr, "momentum": options.momentum}
     if options.scheme == "tensor":
@@ -131,7 +131,7 @@ class Samples:
         return len(self.rows)
 
     def take(self, indices: Array) -> tuple[Array, Array]:
-        """(k, pixels) from 0 to 1, and (k,) labels."""
+        """Return (k, pixels) from 0 to 1, and (k,) labels."""
         taken = self.rows[indices]
         return taken[:, :-1] * self.scale, taken[:, -1].astype(np.intp)
 
@@ -154,7 +154,7 @@ def share_on_node(array: Array | None, node: Any) -> Array:
 
 
 def read_rows(options: argparse.Namespace) -> tuple[Array, Array]:
-    """Rows of the training and of the validation samples."""
+    """Return the rows of the training and of the validation samples."""
     arrays = read_arrays(resolve(options.dataset))
     train, validation = slice(options.train_samples), slice(options.validation_samples)
     return (
@@ -164,23 +164,23 @@ def read_rows(options: argparse.Namespace) -> tuple[Array, Array]:
 
 
 def rows_of(images: Array, labels: Array) -> Array:
-    """(n, pixels + 1) from images (n, …) and their labels (n,), which come last."""
+    """Return (n, pixels + 1) from images (n, …) and their labels (n,), which come last."""
     return np.concatenate([images.reshape(len(images), -1), labels[:, None]], axis=1)
 
 
 def batches(num_samples: int, batch_size: int) -> Iterator[slice]:
-    """Consecutive slices of `batch_size` samples; the last one may be shorter."""
+    """Yield consecutive slices of `batch_size` samples; the last one may be shorter."""
     for start in range(0, num_samples, batch_size):
         yield slice(start, min(start + batch_size, num_samples))
 
 
 def epoch_order(num_samples: int, *, seed: int, epoch: int) -> Array:
-    """(num_samples,): the order of the samples in an epoch, the same on every rank."""
+    """Return (num_samples,): the order of the samples in an epoch, the same on every rank."""
     return generator(seed, f"order of epoch {epoch}").permutation(num_samples)
 
 
 class Laps:
-    """Times the verbs of a step one after the other, without their waiting for peers."""
+    """Stopwatch of the verbs of a step in turn, without their waits for peers."""
 
     def __init__(self, scheme: Any) -> None:
         self.scheme, self.ended, self.waited_before = scheme, time.perf_counter(), scheme.waited_s

@@ -1,5 +1,5 @@
-/* Gradients in fewer bytes: int8 with a scale for each block, and the largest of them. The same
- * bits as gradients/compression/coding.py has in NumPy. */
+/* Compression of gradients: int8 codes with a scale per block, and selection of the largest values.
+ * The results have the same bits as those of gradients/compression/coding.py in NumPy. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,9 +10,9 @@
 enum { BLOCK = 256, LOW_BITS = 16, LOW_BINS = 1 << LOW_BITS, HIGH_BINS = 1 << (31 - LOW_BITS) };
 
 static const float TINY = 1e-30f;
-static const float LARGEST_SCALE = 0x1.020406p+121f; /* 127 of it are finite */
+static const float LARGEST_SCALE = 0x1.020406p+121f; /* 127 times this is finite */
 
-/* The largest magnitude as bits, which order as the magnitudes do; a NaN is above infinity. */
+/* Add; return the largest magnitude as bits, which order as magnitudes do (NaN above infinity). */
 WIDE
 static uint32_t add_kept(const float *values, float *kept, size_t n)
 {
@@ -28,7 +28,7 @@ static uint32_t add_kept(const float *values, float *kept, size_t n)
     return largest;
 }
 
-/* kept holds what is wanted, and then what is lost. */
+/* kept: the wanted values on entry, the residual on return. */
 WIDE
 static void round_block(float *kept, int8_t *codes, size_t n, float scale, float inverse)
 {
@@ -87,8 +87,8 @@ static inline uint32_t magnitude(const float *values, size_t i)
     return bits & 0x7fffffffu;
 }
 
-/* The bin, from the largest down, in which number `wanted` lies; `wanted` becomes its number within
- * the bin. */
+/* Return the bin of value number `*wanted`, counted from the largest down; `*wanted` becomes its
+ * number within the bin. */
 static uint32_t bin_of(const uint32_t *counts, uint32_t num_bins, size_t *wanted)
 {
     uint32_t bin = num_bins - 1;
@@ -116,7 +116,7 @@ int select_largest(const float *values, size_t count, int32_t *positions, size_t
     }
     uint32_t threshold = high << LOW_BITS | bin_of(low_counts, LOW_BINS, &left);
     free(counts);
-    size_t taken = 0; /* of those equal to the threshold the first `left` */
+    size_t taken = 0; /* includes the first `left` values equal to the threshold */
     for (size_t i = 0; i < count && taken < wanted; i++) {
         uint32_t bits = magnitude(values, i);
         if (bits > threshold || (bits == threshold && left > 0)) {

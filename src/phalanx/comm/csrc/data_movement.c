@@ -1,4 +1,4 @@
-/* Reduce-scatter, all-gather, broadcast, all-to-all: read where they lie, or by way of slots. */
+/* Reduce-scatter, all-gather, broadcast, all-to-all: by reads of peers' memory or through slots. */
 #include "shm.h"
 
 /* Bytes of a rank's slot for each of the ranks. */
@@ -31,14 +31,14 @@ static uint64_t digest(const size_t *sizes, int n)
     return hash;
 }
 
-/* Elements of a part of `size` in chunk number k of at most `cap` each. */
+/* Elements in chunk k of a part of `size` elements, cut into chunks of at most `cap`. */
 static size_t in_chunk(size_t size, size_t cap, size_t k)
 {
     return size > k * cap ? least(size - k * cap, cap) : 0;
 }
 
-/* Bytes of parts that lie in a row, with the output beside them or in this rank's own; else 0: they
- * are not offered to be read. */
+/* Bytes of all parts if they are contiguous and the output is outside them or is this rank's part;
+ * else 0, and the parts are not offered to peers. */
 static size_t bytes_in_a_row(shm_group *self, const char *output, void *const *parts,
                              const size_t *counts, size_t itemsize)
 {
@@ -125,7 +125,7 @@ int shm_all_gather(shm_group *self, void *const *outputs, const size_t *bytes, c
     return shm_end(self);
 }
 
-/* The root runs ahead of its peers as far as there are slots. */
+/* The root runs ahead of its peers by as many chunks as there are slots. */
 int shm_broadcast(shm_group *self, void *buffer, size_t bytes, int dtype, int root,
                   double timeout_s, interrupted check)
 {
@@ -160,7 +160,7 @@ int shm_broadcast(shm_group *self, void *buffer, size_t bytes, int dtype, int ro
     return shm_end(self);
 }
 
-/* Each part travels behind its length, so that a receiver who expects another notices. */
+/* Each part is sent after its length, so that a receiver detects one that it does not expect. */
 int shm_all_to_all(shm_group *self, int kind, void *const *outputs, const size_t *bytes_out,
                    void *const *parts, const size_t *bytes_in, int dtype, int root,
                    double timeout_s, interrupted check)

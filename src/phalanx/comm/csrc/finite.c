@@ -1,4 +1,4 @@
-/* Whether values are finite: whether none of them is a NaN or an infinity. */
+/* Checks that values are finite: none of them is a NaN or an infinity. */
 #include "kernels.h"
 #include "wide.h"
 
@@ -11,8 +11,8 @@ typedef uint64_t __attribute__((may_alias)) bits64;
 typedef int (*look)(const void *values, size_t n);
 typedef int (*copy)(void *out, const void *values, const void *others, size_t n);
 
-/* A value is not finite when its exponent is all ones: one more in EXPONENT's lowest bit is carried
- * into the place of the sign. So a loop without comparisons will do, in every width of vectors. */
+/* A value is not finite if its exponent is all ones: adding one at EXPONENT's lowest bit then
+ * carries into the sign bit. So the loop needs no comparisons, for vectors of every width. */
 #define FINITE(NAME, TYPE, EXPONENT)                                                            \
     enum { SIGN_##NAME = 8 * sizeof(TYPE) - 1 };                                                \
     static const TYPE ONES_##NAME = (EXPONENT), LAST_##NAME = (EXPONENT) & (~(EXPONENT) + 1);   \

@@ -41,8 +41,8 @@ typedef void (*update)(const double *coefficients, void *parameters, void *const
     }
 
 /* coefficients: step size, weight decay, 1 - beta1, beta2, 1 - beta2, factor of the root, epsilon.
- * GRADIENT, PARAMETER: after weight decay, which Adam adds to the one and AdamW takes from the
- * other. */
+ * GRADIENT, PARAMETER: values after weight decay, which Adam adds to the gradient and AdamW takes
+ * from the parameter. */
 #define DEFINE_ADAM(RULE, NAME, TYPE, SQRT, GRADIENT, PARAMETER)                                \
     WIDE static void RULE##_##NAME(const double *c, void *p_, void *const *states,              \
                                    const void *g_, size_t n)                                    \

@@ -1,16 +1,15 @@
 /* Flat gradient buffer: gradients of every rank, reduced in shared memory.
  *
- * The flat vector is cut into a share for each rank. Every rank has some terms of the sum, one unless
- * a round says otherwise. It copies what belongs to the shares of its peers into a window for each,
- * which they can read; then it reduces its local share, for which its own terms lie in the gradients
- * and those of the peers in their windows. So two phases suffice: all parts are copied; all shares
- * are done.
+ * The flat vector is cut into one share per rank. Every rank has some terms of the sum, by default
+ * one. It copies the peers' shares of each term into the term's window, which the peers can read.
+ * Then it reduces its local share: its own terms lie in the gradients, those of the peers in their
+ * windows. So two phases suffice: all parts are copied; all shares are done.
  *
- * A window may be filled again at once after a round, by any rank: its readers were done before the
- * second phase. What a round writes for all may be overwritten in the next, after its first phase.
+ * Any rank may fill a window again right after a round: its readers were done before the second
+ * phase. The next round may overwrite the results of this one after its first phase.
  *
- * Non-finite values are found in the same passes, and reported with these phases: of terms, where
- * parts are guarded, with the first; of results with the second. */
+ * The same passes find non-finite values. If parts are guarded, a rank reports those of terms with
+ * the first phase; it reports those of results with the second. */
 #include "shm.h"
 
 #include <stdlib.h>
@@ -20,11 +19,11 @@
 enum { NON_FINITE_TERM = 1, NON_FINITE_RESULT = 2 };
 
 struct grad_buffer {
-    shm_group *shm; /* NULL for one rank by itself */
+    shm_group *shm; /* NULL for a single rank */
     int rank, size, dtype, guarded;
     uint32_t report;           /* bits of this round */
-    size_t checked_part;       /* of all terms; it is being checked for non-finite values */
-    size_t num_checked;        /* elements of the local share in it that were checked */
+    size_t checked_part;       /* part that is being checked, counted over all terms */
+    size_t num_checked;        /* elements of the local share already checked in that part */
     size_t num_parts, count, itemsize, stride;
     size_t local_begin, local_end; /* elements of the local share */
     uint64_t layout;           /* equal on ranks with equal parts */
@@ -32,9 +31,9 @@ struct grad_buffer {
     size_t num_windows;
     size_t *starts, *sizes;    /* elements */
     double *carried;
-    const size_t *addresses;   /* of this round's parts: [round.num_own][num_parts] */
+    const size_t *addresses;   /* this round's parts: [round.num_own][num_parts] */
     grad_terms round;
-    const void *terms[];       /* [num_windows], of the block at hand */
+    const void *terms[];       /* [num_windows], for the current block */
 };
 
 static uint64_t hash_mix(uint64_t hash, uint64_t value) { return (hash ^ value) * 1099511628211U; }
@@ -88,14 +87,14 @@ static void local_range(const grad_buffer *self, size_t part, size_t *begin, siz
     *end = clamped(self->local_end, start, stop);
 }
 
-/* Where this rank has element `at` of its term `own`, which lies in a part of this round. */
+/* Address of element `at` of this rank's term `own`, in a part of this round. */
 static const char *element_at(const grad_buffer *self, size_t own, size_t part, size_t at)
 {
     size_t address = self->addresses[own * self->num_parts + part];
     return (const char *)address + (at - self->starts[part]) * self->itemsize;
 }
 
-/* Where element `at` of this rank's only term is. */
+/* Address of element `at` of this rank's only term. */
 static char *part_at(const grad_buffer *self, size_t part, size_t at)
 {
     return (char *)self->addresses[part] + (at - self->starts[part]) * self->itemsize;
@@ -123,8 +122,8 @@ static size_t next_unchecked(grad_buffer *self, const char **values)
     return 0;
 }
 
-/* Copy elements [begin, end) of a term, which lie in one part, into its window. As many of the local
- * share, which is not copied, are checked in the same loop. */
+/* Copy elements [begin, end) of a term, which lie in one part, into its window. The same loop
+ * checks as many elements of the local share, which is not copied. */
 static void copy_to_window(grad_buffer *self, size_t own, size_t part, size_t begin, size_t end)
 {
     for (size_t n; begin < end; begin += n) {
@@ -185,7 +184,7 @@ static void visit_local_share(grad_buffer *self, share_visitor visit, void *cont
     }
 }
 
-/* Before a phase is published. */
+/* Write this rank's report, before a phase is published. */
 static void publish_report(grad_buffer *self)
 {
     if (self->shm)
@@ -193,7 +192,7 @@ static void publish_report(grad_buffer *self)
                               memory_order_relaxed);
 }
 
-/* After it, for all ranks. */
+/* True if any rank has reported `what`; read after the phase. */
 static int any_report(grad_buffer *self, uint32_t what)
 {
     uint32_t report = self->report;
@@ -202,8 +201,8 @@ static int any_report(grad_buffer *self, uint32_t what)
     return (report & what) != 0;
 }
 
-/* With the first phase, for which a rank waits before it publishes the second: so nobody writes them
- * before all have read them. */
+/* Publish the carried numbers with the first phase. Every rank reads them before it publishes the
+ * second, so no rank overwrites them before all have read them. */
 static void publish_carried(grad_buffer *self)
 {
     memcpy(call_of(self->shm, self->rank)->carried, self->carried, sizeof(double[NUM_CARRIED]));
@@ -287,7 +286,7 @@ static int reduce(void *context, size_t part, size_t begin, const void *const *t
     return are_finite(outputs[0], n, self->dtype);
 }
 
-/* Copy the sums of the peers' shares into the parts, which have those of the own share. */
+/* Copy the sums of the peers' shares into the parts, which have those of the local share. */
 static void collect_sums(const grad_buffer *self, const char *total)
 {
     for (size_t part = 0; part < self->num_parts; part++) {

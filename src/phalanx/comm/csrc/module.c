@@ -1,5 +1,5 @@
 /* The kernels as functions of Python: conversion of arguments, loops over elements, and the module.
- * Addresses come as integers; calls give up the GIL. */
+ * Addresses are passed as integers; calls release the GIL. */
 #include "module.h"
 
 #include <stdarg.h>
@@ -234,7 +234,7 @@ static struct PyModuleDef definition = {
 
 #define NAME_OF(CONSTANT, NAME) NAME,
 
-/* A tuple of names, each at the index that is its number. */
+/* Add a tuple of names to the module, each at the index that is its number. */
 static int add_names(PyObject *module, const char *attribute, const char *const *names, int n)
 {
     PyObject *tuple = PyTuple_New(n);

@@ -10,7 +10,7 @@
 
 typedef PyObject *const *arguments;
 
-/* Functions of Python, by the file that they are in. */
+/* Functions of Python, by the file that defines them. */
 #define FOR_FUNCTIONS(X)                                                                        \
     X(reduce_terms) X(widen) X(narrow) X(are_finite) X(apply_update) X(encode_int8)             \
     X(add_int8) X(select_largest)                                                               \
@@ -33,10 +33,10 @@ FOR_FUNCTIONS(DECLARE)
 
 /* Convert `n` arguments, each by a character of `format` into the next target: 's' shm_group *,
  * 'b' grad_buffer *, 'p' an address into a void *, 'n' size_t, 'i' int, 'd' double, 'o' PyObject *.
- * Whether all fit; raises. */
+ * Returns 0 with an exception if one does not fit. */
 int parse(arguments a, Py_ssize_t n, const char *format, ...);
 
-/* A new array of the sequence's integers; NULL with an exception when they are none. `free` it. */
+/* A new array of the sequence's integers, to be freed; NULL with an exception if they are none. */
 size_t *integers_from(PyObject *sequence, size_t *count);
 
 /* Parse the optimizer's number, its coefficients and the addresses of its states; -1 with an
@@ -44,20 +44,20 @@ size_t *integers_from(PyObject *sequence, size_t *count);
 int update_from(PyObject *number, PyObject *numbers, PyObject *addresses, double *coefficients,
                 void **states);
 
-/* For long waits: handle signals, and progress messages. */
+/* Handle signals and progress messages; called in long waits. */
 int check_interrupts(void);
 
-/* NULL with the exception of the signal's handler, else the status. */
+/* The status as an integer; NULL if the handler of a signal raised an exception. */
 PyObject *status_result(int status);
 
-/* The status of a collective; warns once where memory of a peer could not be mapped. */
+/* The status of a collective; warns once if memory of a peer could not be mapped. */
 PyObject *collective_result(shm_group *self, int status);
 
-/* Whether there is such a reduction; raises TypeError. */
+/* True if the reduction exists; else raises TypeError. */
 int reducible(int dtype, int op);
 
-/* At most MAX_RANKS integers of a sequence, as addresses or, where these are NULL, as sizes; how many
- * there are, or -1 with an exception. */
+/* Read at most MAX_RANKS integers of a sequence as addresses or, if these are NULL, as sizes;
+ * return their number, or -1 with an exception. */
 int numbers_from(PyObject *sequence, void **addresses, size_t *sizes);
 
 #define WITHOUT_GIL(CALL)                                                                       \

@@ -91,7 +91,7 @@ FUNCTION(grad_buffer_all_reduce)
     return status_result(status);
 }
 
-/* Memory of the order of a sum, which begins with the expression; NULL with an exception. */
+/* Fill the order of a sum; return its expression, to be freed, or NULL with an exception. */
 static size_t *order_from(PyObject *expression, size_t num_terms, sum_order *order)
 {
     size_t *items = integers_from(expression, &order->length);
@@ -153,7 +153,7 @@ FUNCTION(grad_buffer_sum_in_order)
 }
 
 /* fused_step(buffer, addresses, rule, coefficients, parameters, states, dtype, timeout_s)
- * -> (status, seconds in the own share) */
+ * -> (status, seconds in the local share) */
 FUNCTION(fused_step)
 {
     double coefficients[NUM_COEFFICIENTS] = {0.0}, used_s = 0.0, timeout_s;

@@ -2,7 +2,7 @@
 #include "module.h"
 #include "shm.h"
 
-/* Called in long waits of any group: lets MPI progress messages. */
+/* Hook called in long waits of any group, which lets MPI progress messages. */
 static PyObject *progress_hook = NULL;
 
 int check_interrupts(void)
@@ -123,8 +123,8 @@ PyObject *collective_result(shm_group *self, int status)
     return status_result(status);
 }
 
-/* all_reduce(shm, address, count, dtype, op, divisor, timeout_s): as `run`, with less to convert; by
- * itself, since `parse` takes another 10 ns */
+/* all_reduce(shm, address, count, dtype, op, divisor, timeout_s): as `run`, with less to convert,
+ * and without `parse`, which takes another 10 ns */
 FUNCTION(all_reduce)
 {
     if (n != 7) {
@@ -143,10 +143,10 @@ FUNCTION(all_reduce)
     return collective_result(self, status);
 }
 
-/* Buffers of a collective: one, or one a rank. */
+/* Buffers of a collective: one, or one per rank. */
 typedef struct {
     void *addresses[MAX_RANKS];
-    size_t sizes[MAX_RANKS]; /* in bytes; in elements where they are reduced */
+    size_t sizes[MAX_RANKS]; /* bytes; elements if they are reduced */
 } buffers;
 
 static int run(shm_group *self, int kind, const buffers *out, const buffers *in, int dtype, int op,

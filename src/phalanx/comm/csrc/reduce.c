@@ -1,4 +1,4 @@
-/* Element by element: several vectors become one. */
+/* Reduce several vectors to one, element by element. */
 #include "kernels.h"
 #include "wide.h"
 
@@ -7,12 +7,12 @@
 #include <xmmintrin.h>
 #endif
 
-/* A process may have the processor take denormal numbers for zeros (torch.set_flush_denormal, or a
- * library built with -ffast-math). Half types are widened by way of such numbers, and the same bits
- * on every rank cannot hang on how a rank has set its processor. */
+/* A process may set its processor to flush denormal numbers to zero (torch.set_flush_denormal, or a
+ * library built with -ffast-math). Widening half types uses such numbers, and every rank must get
+ * the same bits, however its processor is set. */
 #if defined(__SSE__)
 typedef unsigned int float_mode;
-enum { FLUSH = 0x8040 }; /* of results, and of operands */
+enum { FLUSH = 0x8040 }; /* results (FTZ), and operands (DAZ) */
 static float_mode keep_denormals(void)
 {
     float_mode before = _mm_getcsr();
@@ -27,7 +27,7 @@ static void restore(float_mode before)
 }
 #elif defined(__aarch64__)
 typedef uint64_t float_mode;
-enum { FLUSH = 1 << 24 | 1 << 19 }; /* of float and double, and of halves */
+enum { FLUSH = 1 << 24 | 1 << 19 }; /* float and double (FZ), and halves (FZ16) */
 static void set_mode(float_mode mode) { __asm__ volatile("msr fpcr, %0" : : "r"(mode)); }
 static float_mode keep_denormals(void)
 {
@@ -157,7 +157,7 @@ WIDE static void widen_bf16(float *out, const uint16_t *in, size_t n)
         out[i] = float_of((uint32_t)in[i] << 16);
 }
 
-/* To the nearest, ties to even; a NaN stays one. */
+/* Round to nearest, ties to even; a NaN stays one. */
 WIDE static void narrow_bf16(uint16_t *out, const float *in, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
@@ -171,7 +171,7 @@ WIDE static void widen_f16(float *out, const uint16_t *in, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
         uint32_t magnitude = (uint32_t)(in[i] & 0x7fff) << 13;
-        /* Multiplied into place, so that small numbers without a leading one come right too. */
+        /* The product sets the exponent, of numbers without a leading one (subnormal) as well. */
         uint32_t finite = bits_of(float_of(magnitude) * 0x1p112f);
         uint32_t special = magnitude | 0x7f800000;
         uint32_t value = magnitude >= 0x0f800000 ? special : finite;
@@ -257,8 +257,7 @@ void narrow_halves(void *out, float *in, size_t count, int dtype, double divisor
 
 /* ---- several terms ---- */
 
-/* A block at a time, so that what is between the first term and the outputs stays in the
- * nearest cache. */
+/* Reduce one block, so short that its intermediate results stay in the nearest cache. */
 static void reduce_halves(void *output, const char *const *terms, int num_terms, size_t n,
                           int dtype, int op, double divisor)
 {
@@ -338,7 +337,7 @@ static void add_halves(char *out, const char *a, const char *b, size_t n, int dt
     }
 }
 
-/* Sums of float16 are no denormal numbers of float32; only to widen and narrow it takes some. */
+/* Sums of float16 are not denormal in float32; only widening and narrowing use such numbers. */
 static void add(void *out, const void *a, const void *b, size_t n, int dtype)
 {
     if (dtype == FLOAT16) {

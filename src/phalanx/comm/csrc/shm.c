@@ -39,7 +39,7 @@ shm_group *shm_join(void *control, int rank, int size, int spins, int yields)
     self->doorbells = (shm_doorbell *)(self->rank_flags + size);
     self->group_doorbell = self->doorbells + size;
     self->chunk_sizes = (shm_chunk_sizes *)(self->group_doorbell + 1);
-    if (rank == 0) /* Waiting is dear where ranks share cores: fewer phases, larger chunks. */
+    if (rank == 0) /* Waits are expensive if ranks share cores: fewer phases, larger chunks. */
         *self->chunk_sizes = spins > 1 ? (shm_chunk_sizes){CHUNK_BYTES, SHORT_BYTES, {0}}
                                  : (shm_chunk_sizes){LARGE_BYTES, INLINE_BYTES, {0}};
     self->rank_infos = (shm_rank_info *)(memory + rank_flags_bytes(size));
@@ -72,7 +72,7 @@ static int all_agree(shm_group *self)
     return 1;
 }
 
-/* Some nanoseconds: the coarse clock is a read of memory. */
+/* Log a call in a few nanoseconds: the coarse clock is a read of memory. */
 static void log_call(shm_group *self, uint64_t fingerprint, uint64_t count)
 {
 #ifdef CLOCK_MONOTONIC_COARSE
@@ -86,7 +86,7 @@ static void log_call(shm_group *self, uint64_t fingerprint, uint64_t count)
         (shm_log_entry){fingerprint, count, (int64_t)time.tv_sec * 1000000000 + time.tv_nsec};
 }
 
-/* In 8 bits: 0 for none; up to 127 one less than a whole number; else a digest. */
+/* The divisor in 8 bits: 0 for none; n - 1 for an integer n up to 128; else a digest. */
 static uint64_t divisor_code(double divisor)
 {
     if (divisor == 1.0)
@@ -123,7 +123,7 @@ int shm_begin(shm_group *self, enum kind kind, int dtype, int op, double divisor
     own->count = count;
     own->segment = NO_SEGMENT;
     own->address = 0;
-    /* All have compared this call with theirs once they publish anything of the next one. */
+    /* A rank has compared this call with its own once it publishes anything of the next one. */
     return DONE;
 }
 
@@ -134,7 +134,7 @@ int shm_enter(shm_group *self)
     return all_agree(self) ? DONE : MISMATCH;
 }
 
-/* The call is over; what it published may be overwritten once all have gone further. */
+/* End the call; its signature may be overwritten once all ranks have published another phase. */
 int shm_end(shm_group *self)
 {
     self->call_free[self->calls & 1] = self->phase + 1;
@@ -161,7 +161,7 @@ void shm_fail(shm_group *self, enum shm_end end, const char *reason)
     shm_wake(self);
 }
 
-/* The call of this number; the last one of a peer that is not in it. */
+/* The peer's call of this number or, if the peer is not in it, its last one. */
 static shm_call *last_call(shm_group *self, int peer)
 {
     shm_call *same = call_of(self, peer), *other = &self->rank_flags[peer].calls[~self->calls & 1];

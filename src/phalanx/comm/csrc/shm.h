@@ -5,10 +5,9 @@
  * publish, wait until the peers have published as much. Nothing is locked and nothing is
  * cleared, since phases only grow.
  *
- * Vectors go through slots of the shared memory in chunks that stay in cache, or are reduced where
- * they lie when every rank's buffer is itself in an exported segment. A slot
- * may be filled again once all ranks have published the phase after the one in which they read
- * it (`slot_free`). */
+ * Vectors go through slots of the shared memory in chunks that stay in cache, or are reduced in
+ * place if every rank's buffer is in an exported segment. A slot may be filled again once all ranks
+ * have published the phase after the one in which they read it (`slot_free`). */
 #ifndef PHALANX_SHM_H
 #define PHALANX_SHM_H
 
@@ -21,17 +20,17 @@
 enum { CACHE_LINE = 64 };
 static const uint32_t NO_SEGMENT = UINT32_MAX;
 
-/* Signature of a call, compared with those of the peers. From the lowest bit: kind, operation, dtype,
- * divisor (shm.c) in 8 bits each, root, and the number of the call in 16 each: one of another
- * number, such as a stale one, never fits. */
+/* Signature of a call, compared with those of the peers. From the lowest bit: kind, operation,
+ * dtype, divisor (shm.c) in 8 bits each, root and the number of the call in 16 bits each. A call of
+ * another number, such as a stale one, never matches. */
 typedef struct {
     uint64_t fingerprint;
     uint64_t count;
     uint32_t segment; /* generation << 8 | number; NO_SEGMENT: private memory */
     _Atomic uint32_t report; /* bits of grad_buffer.c, or of shm_segments.c in an all-reduce */
-    uint64_t offset; /* of the buffer in its segment; in private memory: whether the rank is crowded */
-    double carried[NUM_CARRIED]; /* of grad_buffer.c */
-    uint64_t address; /* of the buffer in its process, if the peers may read it; else 0 */
+    uint64_t offset; /* place in the segment; in private memory 1 if the rank is crowded */
+    double carried[NUM_CARRIED]; /* see grad_buffer.c */
+    uint64_t address; /* the buffer's address in its process, if the peers may read it; else 0 */
     uint64_t padding[1];
 } shm_call;
 
@@ -40,7 +39,7 @@ typedef struct {
     _Atomic uint32_t sleepers;
     _Atomic uint32_t failed; /* enum shm_end */
     uint64_t padding[6];
-    shm_call calls[2]; /* of odd and even calls: a rank can be one ahead of another */
+    shm_call calls[2]; /* odd and even calls: a rank can be one ahead of another */
 } shm_rank_flags;
 
 /* Futexes on which ranks sleep: a shared one for waits for all ranks, rung by the last to arrive; one
@@ -51,14 +50,14 @@ typedef struct {
     char padding[56];
 } shm_doorbell;
 
-/* Sizes by which every rank cuts vectors: written by rank 0 before its peers read them. How a rank
- * waits may differ between ranks; what it writes may not. */
+/* Sizes by which every rank cuts vectors, written by rank 0 before its peers read them. Ranks may
+ * wait in different ways, but must write the same. */
 typedef struct {
     uint64_t chunk_bytes, inline_bytes;
     char padding[48];
 } shm_chunk_sizes;
 
-/* device, inode: of the file behind `fd`, since the number alone may name another file here. */
+/* device, inode: identify the file behind `fd`, whose number may name another file in a peer. */
 typedef struct {
     _Atomic uint32_t generation;
     int32_t fd;
@@ -74,7 +73,7 @@ typedef struct {
     shm_exported_segment segments[NUM_SEGMENTS];
 } shm_rank_info;
 
-/* A segment as mapped by this process. verdict: whether all ranks can map it, the same on every rank,
+/* A segment as mapped by this process. verdict: whether all ranks can map it; equal on every rank,
  * since it derives from what all ranks have published. */
 enum verdict { UNKNOWN, MAPPED_BY_ALL, NOT_MAPPED_BY_ALL };
 typedef struct {
@@ -99,30 +98,30 @@ struct shm_group {
     shm_rank_info *rank_infos;
     char *inlines, *slots;
     uint64_t phase;           /* published by this rank */
-    uint64_t all_reached;     /* that all ranks are known to have published */
-    uint64_t awaited_phase;   /* of the last wait */
+    uint64_t all_reached;     /* phase that all ranks are known to have published */
+    uint64_t awaited_phase;   /* phase of the last wait */
     int dead_peer;            /* the rank whose process was found dead */
     uint64_t begun;           /* logged calls */
-    uint64_t ended;           /* of these, the last that completed */
+    uint64_t ended;           /* number of the last one that completed */
     uint64_t calls;           /* begun by this rank */
     uint64_t unchecked_phase; /* first of the last call, if not compared with all peers; else 0 */
-    uint64_t chunks;          /* that went through the slots */
-    uint64_t inlined;         /* all-reduces that went through the inline buffers */
+    uint64_t chunks;          /* sent through the slots */
+    uint64_t inlined;         /* all-reduces through the inline buffers */
     uint64_t call_free[2], inline_free[2], slot_free[NUM_SLOTS];
     shm_mapping own[NUM_SEGMENTS]; /* exported segments, by number */
     int num_own;                   /* numbers below are or were in use */
-    char *watched;                 /* [size]: whether the process of a rank is visible from here */
+    char *watched;                 /* [size]: 1 if the process of a rank is visible from here */
     shm_mapping *mappings;         /* [size][NUM_SEGMENTS] */
-    int map_error;                 /* errno of the last one that failed; -1: reported */
-    int was_in_place;              /* whether the last long all-reduce was */
-    uint64_t witness;              /* for peers that try to read this process */
-    int all_read;                  /* whether every rank reads every other; -1: not asked yet */
+    int map_error;                 /* errno of the last mapping that failed; -1: reported */
+    int was_in_place;              /* 1 if the last long all-reduce was in place */
+    uint64_t witness;              /* number for peers that try to read this process */
+    int all_read;                  /* 1 if every rank reads every other; -1: not known yet */
     double deadline;
     double timeout_s;
     double slow_at, crowded_until; /* see shm_wait.c */
     int crowded;                   /* other processes want this rank's core */
     interrupted check;
-    shm_log_entry call_log[NUM_LOGGED]; /* by number; last, to keep the hot fields together */
+    shm_log_entry call_log[NUM_LOGGED]; /* calls by number; last, to keep the hot fields together */
 };
 
 #define TRY(WHAT)                                                                               \
@@ -137,18 +136,18 @@ void shm_publish(shm_group *self);
 void shm_wake(shm_group *self);
 int shm_wait_for(shm_group *self, int peer, uint64_t phase);
 int shm_wait_all(shm_group *self, uint64_t phase);
-int shm_advance(shm_group *self); /* one more phase, for all */
+int shm_advance(shm_group *self); /* publish a phase, and wait for all */
 
-int shm_failure(shm_group *self, int peer); /* what ends a wait for `peer`; DONE: nothing */
+int shm_failure(shm_group *self, int peer); /* status that ends a wait for `peer`, or DONE */
 
-/* shm_direct.c: ranks that may read each other's memory, found by trying. */
-void shm_show_witness(shm_group *self); /* before all have joined */
-void shm_try_to_read(shm_group *self);  /* after that, and before the first collective */
-/* Offer the peers to read `bytes` of `buffer`, before the first phase; whether all ranks do: they may
- * read each other, and their shares are long enough. shows: 0 keeps this buffer to itself, and
- * saves 3 µs in which the system is asked whether it can be read. */
+/* shm_direct.c: ranks read each other's memory, if a trial shows that they may. */
+void shm_show_witness(shm_group *self); /* call before all have joined */
+void shm_try_to_read(shm_group *self);  /* call after that, before the first collective */
+/* Offer `bytes` of `buffer` to the peers, before the first phase. True on all ranks if they may
+ * read each other and their shares are long enough. shows: 0 withholds this buffer, and saves the
+ * 3 µs of asking the system whether it can be read. */
 int shm_offer(shm_group *self, const void *buffer, size_t bytes, size_t share_bytes, int shows);
-int shm_all_offered(shm_group *self); /* after the first phase */
+int shm_all_offered(shm_group *self); /* true if all have; call after the first phase */
 int shm_read_peer(shm_group *self, int peer, void *to, size_t offset, size_t bytes);
 /* output[i] = the reduction of own[i] and of what the peers have offered from `offset` on. */
 int shm_reduce_direct(shm_group *self, void *output, const void *own, size_t offset, size_t count,
@@ -164,10 +163,10 @@ int shm_acquire_slot(shm_group *self, uint64_t chunk);
 
 /* shm_segments.c */
 int shm_segment_of(shm_group *self, const char *address, size_t bytes);
-/* Every rank has published a segment in this call: `*mapped` becomes whether all ranks have mapped
- * all of them, the same on every rank. One more phase when one of them is new. */
+/* Every rank has published a segment in this call: `*mapped` becomes 1 on every rank if all ranks
+ * have mapped all of them, else 0. Takes one more phase if one of them is new. */
 int shm_map_all(shm_group *self, int *mapped);
-/* Where the buffer of `peer` in this call lies; they have been mapped. */
+/* Address of the buffer of `peer` in this call, once it is mapped. */
 char *shm_mapped_buffer(shm_group *self, int peer);
 void shm_unmap_all(shm_group *self);
 

@@ -1,4 +1,4 @@
-/* All-reduce and reduce: in one phase, through slots, or where the buffers lie. */
+/* All-reduce and reduce: in one phase, through slots, in place, or by reads of peers' memory. */
 #include "shm.h"
 
 typedef struct {
@@ -16,7 +16,7 @@ size_t share_begin(int rank, int size, size_t count, size_t itemsize)
     return begin < count ? begin : count;
 }
 
-/* One phase: everyone reads everything. */
+/* One phase: every rank reads all vectors. */
 static int reduce_inline(shm_group *self, const reduction *r)
 {
     const void *terms[MAX_RANKS];
@@ -34,7 +34,7 @@ static int reduce_inline(shm_group *self, const reduction *r)
     return shm_end(self);
 }
 
-/* Copy what peers reduce of elements [start, start + n) into the local slot. */
+/* Copy the peers' shares of elements [start, start + n) into the local slot. */
 static int stage(shm_group *self, const reduction *r, uint64_t chunk, size_t start, size_t n)
 {
     TRY(shm_acquire_slot(self, chunk));
@@ -47,7 +47,7 @@ static int stage(shm_group *self, const reduction *r, uint64_t chunk, size_t sta
     return DONE;
 }
 
-/* Reduce the local share of the chunk, for the peers into the local slot. */
+/* Reduce the local share of the chunk; peers read the result from the local slot. */
 static void reduce_share(shm_group *self, const reduction *r, uint64_t chunk, size_t start, size_t n)
 {
     const void *terms[MAX_RANKS];
@@ -80,7 +80,7 @@ static void collect(shm_group *self, const reduction *r, uint64_t chunk, size_t 
 }
 
 /* Bytes of every chunk after the first. Beside other processes each phase costs a turn of theirs,
- * so the fewest are best. All ranks read the same here: the published signatures. */
+ * so the fewest are best. The result is equal on all ranks: they read the published signatures. */
 static size_t later_chunk_bytes(shm_group *self)
 {
     for (int peer = 0; peer < self->size; peer++) {
@@ -91,8 +91,8 @@ static size_t later_chunk_bytes(shm_group *self)
     return self->chunk_bytes;
 }
 
-/* Chunk by chunk through the slots: copy in, reduce the own share, copy out. The next chunk is
- * copied in before this one is waited for, so one phase a chunk suffices. The first has been. */
+/* Chunk by chunk through the slots: copy in, reduce the local share, copy out. A rank copies in the
+ * next chunk before it waits for this one, so a chunk takes one phase. The first is copied in. */
 static int reduce_staged(shm_group *self, const reduction *r, size_t first)
 {
     size_t largest = later_chunk_bytes(self) / r->itemsize;
@@ -110,7 +110,7 @@ static int reduce_staged(shm_group *self, const reduction *r, size_t first)
     return shm_end(self);
 }
 
-/* Every rank's buffer is mapped by all: reduce the own share where it lies, into all of them. */
+/* All ranks have mapped all buffers: reduce the local share in place, into all of them. */
 static int reduce_in_place(shm_group *self, const reduction *r)
 {
     void *outputs[MAX_RANKS];
@@ -130,7 +130,7 @@ static int reduce_in_place(shm_group *self, const reduction *r)
     return shm_end(self);
 }
 
-/* Every rank reads its share of the peers' buffers, and then theirs of the result. */
+/* Read the local share from the peers' buffers, reduce it, and read the peers' results. */
 static int reduce_direct(shm_group *self, const reduction *r)
 {
     size_t begin = share_begin(self->rank, self->size, r->count, r->itemsize);
@@ -168,7 +168,7 @@ int shm_all_reduce(shm_group *self, void *buffer, size_t count, int dtype, int o
         return reduce_inline(self, &r);
     size_t first = self->chunk_bytes / r.itemsize < count ? self->chunk_bytes / r.itemsize : count;
     int segment = shm_segment_of(self, buffer, bytes), staged = 0;
-    int shows = segment < 0 || !self->was_in_place; /* no call of DDP's buckets needs it */
+    int shows = segment < 0 || !self->was_in_place; /* calls on DDP's buckets need no offer */
     int direct = root < 0 && shm_offer(self, buffer, bytes, bytes / (size_t)self->size, shows);
     if (segment >= 0) {
         shm_rank_info *info = &self->rank_infos[self->rank];
@@ -191,7 +191,7 @@ int shm_all_reduce(shm_group *self, void *buffer, size_t count, int dtype, int o
         return reduce_in_place(self, &r);
     if (direct && shm_all_offered(self))
         return reduce_direct(self, &r);
-    if (direct || exported) { /* not all can use all buffers where they lie */
+    if (direct || exported) { /* not all ranks can use all buffers directly */
         if (!staged)
             TRY(stage(self, &r, self->chunks, 0, first));
         TRY(shm_advance(self));

@@ -1,4 +1,4 @@
-/* Private memory of the peers, read where it lies: one copy, by the system, and none in slots. */
+/* Direct reads of the peers' private memory: the system makes one copy, and none in slots. */
 #define _GNU_SOURCE
 #include "shm.h"
 
@@ -10,11 +10,11 @@
 #include <sys/uio.h>
 #endif
 
-/* Bytes of the peers that are between at a time: they stay in a core's cache. Of more ranks each
- * would give too few at a time. */
+/* Bytes of the peers that are buffered at a time: they stay in a core's cache. With more ranks than
+ * MOST_DIRECT the bytes of each would be too few. */
 enum { BETWEEN_BYTES = 1 << 19, MOST_DIRECT = 64 };
 
-/* Bytes that were read, from `from` in the memory of process `pid`; -1 with an errno. */
+/* Read from address `from` of process `pid`; return the bytes read, or -1 with an errno. */
 static ssize_t read_process(int64_t pid, void *to, uint64_t from, size_t bytes)
 {
 #ifdef __linux__
@@ -38,8 +38,8 @@ void shm_show_witness(shm_group *self)
     info->witness_address = (uint64_t)(uintptr_t)&self->witness;
 }
 
-/* A number that only that process has at that address: a process of the same number, in another
- * container, is not taken for it. */
+/* Read a number that only the peer has at that address, so that a process of the same id in another
+ * container is not taken for the peer. */
 void shm_try_to_read(shm_group *self)
 {
     uint32_t reads = self->witness != 0;
@@ -62,7 +62,7 @@ static int all_read(shm_group *self)
     return self->all_read;
 }
 
-/* Memory of a device may be mapped so that the system does not read it for others; nor for us. */
+/* The system reads some mapped device memory neither for other processes nor for this one. */
 static int is_readable(shm_group *self, const char *buffer, size_t bytes)
 {
     int64_t pid = self->rank_infos[self->rank].pid;
@@ -98,7 +98,7 @@ int shm_read_peer(shm_group *self, int peer, void *to, size_t offset, size_t byt
             done += (size_t)n;
             continue;
         }
-        int error = errno; /* to look for the peer sets another one */
+        int error = errno; /* the check of the peer sets another one */
         TRY(shm_failure(self, peer));
         self->dead_peer = peer;
         return error == ESRCH ? PEER_DIED : NO_MEMORY;

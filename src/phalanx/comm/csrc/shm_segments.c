@@ -48,7 +48,7 @@ void shm_unmap_all(shm_group *self)
     free(self->mappings);
 }
 
-/* Published in `report` of an all-reduce. */
+/* Bits of `report` in an all-reduce. */
 enum { CANNOT_MAP = 1 };
 
 static int same_file(const struct stat *file, const shm_exported_segment *segment)
@@ -57,9 +57,9 @@ static int same_file(const struct stat *file, const shm_exported_segment *segmen
            (uint64_t)file->st_size >= segment->bytes;
 }
 
-/* The file that a peer has exported; -1 with an errno. Nothing is opened before it is known to be that
- * file: where processes have other numbers than the peer knows them by, such as in containers,
- * the path leads to a file of somebody else. */
+/* Open the file that a peer has exported; -1 with an errno. It is checked before it is opened: if
+ * processes have other ids here than the peer knows, as between containers, the path leads to a
+ * file of another process. */
 static int open_exported(int64_t pid, const shm_exported_segment *segment)
 {
     char path[64];
@@ -103,7 +103,7 @@ static shm_mapping *mapping_of(shm_group *self, int peer)
     return &self->mappings[peer * NUM_SEGMENTS + (int)(call_of(self, peer)->segment & 0xff)];
 }
 
-/* Whether all segments of this call are mapped; mappings of replaced segments are unmapped. */
+/* True if the verdicts on all segments of this call are known; unmaps replaced segments. */
 static int all_mappings_known(shm_group *self)
 {
     int known = 1;
@@ -120,7 +120,7 @@ static int all_mappings_known(shm_group *self)
     return known;
 }
 
-/* Map what is new; 0 where that failed. */
+/* Map new segments; 0 if that failed. */
 static int map_new(shm_group *self)
 {
     for (int peer = 0; peer < self->size; peer++) {
@@ -139,7 +139,7 @@ static int map_new(shm_group *self)
     return 1;
 }
 
-/* Publish whether this rank has mapped what is new, and read the same of its peers. */
+/* Publish whether this rank has mapped new segments, and read the reports of its peers. */
 static int exchange_reports(shm_group *self)
 {
     uint32_t report = map_new(self) ? 0 : CANNOT_MAP;
@@ -181,7 +181,7 @@ int shm_map_error(shm_group *self)
     return error > 0 ? error : 0;
 }
 
-/* The own segment that holds all of `bytes` from `address` on; -1 for private memory. */
+/* This rank's segment that holds all of `bytes` from `address` on; -1 for private memory. */
 int shm_segment_of(shm_group *self, const char *address, size_t bytes)
 {
     for (int number = 0; number < self->num_own; number++) {

@@ -22,8 +22,8 @@
 #define PAUSE() ((void)0)
 #endif
 
-/* A nap ends when the peer publishes; these are the lengths of one that is not ended. Where messages
- * must be moved meanwhile it is short at first, then a hundredth of the wait. */
+/* A nap ends when the peer publishes, or after this time. If messages must progress meanwhile, it
+ * is short at first, then a hundredth of the wait. */
 static const long NAP_NS = 20 * 1000 * 1000, SHORTEST_NAP_NS = 500 * 1000, LONGEST_NAP_NS = 2000 * 1000;
 static int moves_messages;
 
@@ -82,7 +82,7 @@ void shm_sleep_until_rung(shm_group *self, uint32_t rings, long ns)
     atomic_fetch_sub(&own->sleepers, 1);
 }
 
-/* Wake all sleepers, to poll again. */
+/* Wake all sleepers, so that they poll again. */
 void shm_wake(shm_group *self)
 {
     wake(&self->rank_flags[self->rank].phase);
@@ -94,7 +94,7 @@ static int has_reached(shm_rank_flags *peer, uint64_t phase)
     return atomic_load_explicit(&peer->phase, memory_order_acquire) >= phase;
 }
 
-/* The first rank that has not published `phase`; their number when there is none. */
+/* The first rank that has not published `phase`; the group's size if there is none. */
 static int first_missing(shm_group *self, uint64_t phase)
 {
     for (int peer = 0; peer < self->size; peer++)
@@ -106,8 +106,8 @@ static int first_missing(shm_group *self, uint64_t phase)
 void shm_publish(shm_group *self)
 {
     shm_rank_flags *own = &self->rank_flags[self->rank];
-    /* Sequentially consistent, and so is the sleeper's side: either it sees the new phase, or we
-     * see that it sleeps. Of several who publish at the same time one at least sees all others. */
+    /* Sequentially consistent, as on the sleeper's side: either it sees the new phase, or this rank
+     * sees that it sleeps. Of ranks that publish at the same time at least one sees all others. */
     atomic_store(&own->phase, ++self->phase);
     if (atomic_load(&own->sleepers))
         wake(&own->phase);
@@ -118,9 +118,9 @@ void shm_publish(shm_group *self)
         ring(self->group_doorbell);
 }
 
-/* Whether a process runs no further instruction of its own, though it is still visible: the system
- * takes 80 ms for each GB that one had, and then it stays until its parent has reaped it. A SIGKILL
- * that is pending cannot be undone. From "12 (python3) S 1 …", numbered as in proc(5). */
+/* True if a process runs no further instruction of its own, though it is still visible: the system
+ * needs 80 ms per GB of its memory, and then it stays until its parent has reaped it. A pending
+ * SIGKILL cannot be undone. The fields of "12 (python3) S 1 …" are numbered as in proc(5). */
 static int is_ending(long pid)
 {
     enum { STATE = 3, FLAGS = 9, PENDING = 31 };
@@ -164,7 +164,7 @@ void shm_all_joined(shm_group *self)
     shm_try_to_read(self);
 }
 
-/* Whether a rank has reported a failure; perhaps another thread of this one. */
+/* True if a rank has reported a failure; it may be another thread of this one. */
 static int has_failure(shm_group *self)
 {
     for (int rank = 0; rank < self->size; rank++)
@@ -173,8 +173,8 @@ static int has_failure(shm_group *self)
     return 0;
 }
 
-/* What ends a wait for `peer`: a rank has reported a failure, or `peer` has departed or is dead. In
- * this order: a rank that has read of a failure ends too. */
+/* Status that ends a wait for `peer`: a rank has reported a failure, or `peer` has departed or is
+ * dead. Failures come first, since a rank that has read of one ends too. */
 int shm_failure(shm_group *self, int peer)
 {
     if (has_failure(self))
@@ -198,8 +198,8 @@ static int check_wait(shm_group *self, int peer)
     return self->check && self->check() ? INTERRUPTED : DONE;
 }
 
-/* Status of a wait whose check said `status`; the peers may have come in the meantime. An interrupted
- * wait ends as such all the same: the exception of the signal is set, and must be raised. */
+/* Status of a wait whose check returned `status`; the peers may have arrived meanwhile. An
+ * interrupted wait still ends as such: the exception of the signal is set, and must be raised. */
 static int after_check(int status, int arrived)
 {
     return arrived && status != INTERRUPTED ? DONE : status;
@@ -219,7 +219,7 @@ static int sleep_until(shm_group *self, int peer, uint64_t phase)
     while (!has_reached(flags, phase)) {
         atomic_fetch_add(&flags->sleepers, 1);
         uint64_t seen = atomic_load(&flags->phase);
-        if (seen < phase) /* The low half; nobody counts 2³² phases in a nap. */
+        if (seen < phase) /* The low half: no rank publishes 2³² phases in a nap. */
             nap_for(&flags->phase, (uint32_t)seen, nap_ns(self));
         atomic_fetch_sub(&flags->sleepers, 1);
         int status = has_reached(flags, phase) ? DONE : check_wait(self, peer);
@@ -255,9 +255,9 @@ typedef struct {
     double before, checked; /* when the last yield began; when the last check was */
 } pace;
 
-/* A yield that comes back late has given the core to a process that computes. Twice in a short time
- * is contention: a sleeper then gets the core as soon as it is woken, a yielder waits for all others
- * each time. So sleep, and try to yield again after many times what that has cost. */
+/* A yield that returns late has given the core to a process that computes. Two in a short time are
+ * contention: a sleeper then gets the core as soon as it is woken; a yielder waits for all others
+ * each time. So sleep, and try to yield again after many times the cost of that yield. */
 static const double SLOW_S = 1e-3, TWICE_WITHIN_S = 0.25, CROWDED_TIMES = 20, CROWDED_S = 0.1;
 /* Interval of checks of deadlines, signals, messages and peers while yielding. */
 static const double POLL_INTERVAL_S = 2e-3;
@@ -290,7 +290,7 @@ static void yield_core(shm_group *self, pace *pace)
     self->slow_at = time;
 }
 
-/* Whether a check is due, as sleepers do one after each nap: at once where a failure was reported. */
+/* True if a check is due, as sleepers make after each nap: at once if a failure was reported. */
 static int is_check_due(pace *pace)
 {
     if (pace->before - pace->checked < POLL_INTERVAL_S)
@@ -322,7 +322,7 @@ int shm_wait_for(shm_group *self, int peer, uint64_t phase)
     return sleep_until(self, peer, phase);
 }
 
-/* After its spins; `peer` is the first that may be missing. */
+/* Wait after the spins; `peer` is the first that may be missing. */
 static int yield_until_all(shm_group *self, int peer, uint64_t phase)
 {
     pace pace = begin_yields(self);

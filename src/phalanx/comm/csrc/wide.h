@@ -1,8 +1,8 @@
-/* How loops over elements are compiled. */
+/* Attributes with which loops over elements are compiled. */
 #ifndef PHALANX_WIDE_H
 #define PHALANX_WIDE_H
 
-/* One loop, compiled for several widths of vectors; the processor's is chosen when it is loaded. */
+/* Compile a loop for several widths of vectors; the loader chooses the processor's. */
 #if defined(__x86_64__) && defined(__linux__) && defined(__GNUC__) && !defined(__clang__)
 #define WIDE __attribute__((target_clones("default", "avx2", "avx512f")))
 #else
