@@ -57,6 +57,7 @@ BESIDE_RUNS = 0.05
 JOINING_S = 0.4
 """Seconds by which a start over MPI takes longer than that of one process, of the MLP and GPT."""
 ANOTHER_PROCESSOR = 0.10
+ANOTHER_ENGINE = 0.10
 STATED_BANDWIDTH = (0.2, 1.0)
 """Share of a stated bandwidth that programs reach; a measured one has its spread."""
 UNKNOWN_LATENCY_S = (1.5e-6, 60e-6)
@@ -107,6 +108,8 @@ class Unknowns(NamedTuple):
     """Place between the bounds of the bandwidth; so of those below."""
     latency: float = 0.5
     contention: float = 0.5
+    engine: float = 1.0
+    """Step of a mesh, or of compressed gradients: what the engine takes was found on two models."""
 
 
 MIDDLE = Unknowns()
@@ -207,8 +210,9 @@ def draw_unknowns(
 
 
 def _unknowns_of(places: Sequence[float], between_runs: float) -> Unknowns:
-    run, processor, *others = places
-    return Unknowns(_factor(run, between_runs), _factor(processor, ANOTHER_PROCESSOR), *others)
+    run, processor, *others, engine = places
+    factors = _factor(run, between_runs), _factor(processor, ANOTHER_PROCESSOR)
+    return Unknowns(*factors, *others, _factor(engine, ANOTHER_ENGINE))
 
 
 def _factor(place: float, half_width: float) -> float:
@@ -248,13 +252,14 @@ class Predictor:
         may_hide = link is not None and (
             self.mesh.mesh.shard > 1 if self.mesh is not None else len(self.buckets) > 1
         )
-        shown = self._step(draw, link, hides=not may_hide and self.mesh is None)
-        if not may_hide:
-            return shown
-        hidden = self._step(draw, link, hides=True)
-        # An emulated link sleeps: all is hidden that can be.
-        share = 1.0 if self._target.link is not None else draw.hidden
-        return shown.mixed_with(hidden, share)
+        found = self._step(draw, link, hides=not may_hide and self.mesh is None)
+        if may_hide:
+            hidden = self._step(draw, link, hides=True)
+            # An emulated link sleeps: all is hidden that can be.
+            share = 1.0 if self._target.link is not None else draw.hidden
+            found = found.mixed_with(hidden, share)
+        is_engine = self.mesh is not None or self._target.options.compress != "none"
+        return StepPrediction(*(draw.engine * each for each in found)) if is_engine else found
 
     def _step(self, draw: Unknowns, link: LinkSpeed | None, *, hides: bool) -> StepPrediction:
         if self.mesh is not None:

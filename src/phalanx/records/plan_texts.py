@@ -13,6 +13,7 @@ UNKNOWNS: Mapping[str, str] = {
     "bandwidth": "the bandwidth that sums reach",
     "latency": "the latency of the network",
     "contention": "how much ranks of a node slow each other down",
+    "engine": "what the engine takes beside the passes",
 }
 """Unknowns of a prediction, in words."""
 PARTS: Mapping[str, str] = {
