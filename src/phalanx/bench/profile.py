@@ -104,7 +104,11 @@ class TrainingOfOptions:
 
     def known(self, profile: ProgramProfile) -> dict[str, Any]:
         config = self.config
+        sample_bytes = 0.0
         if config.data is not None:
+            index = read_index(config.data / "train")
+            files = (file.bytes for shard in index.shards for file in shard.files)
+            sample_bytes = sum(files) / index.num_samples
             number = read_index(config.data / "validation").num_samples
         else:
             name, entries = config.data_name, inventory(config.data_root)
@@ -112,6 +116,7 @@ class TrainingOfOptions:
         share = min(config.validation_samples or number, number) / min(EVALUATED_SAMPLES, number)
         return {
             "epochs": config.epochs,
+            "sample_bytes": sample_bytes,
             "train_samples": config.train_samples or num_available(config),
             "evaluation_s": share * (profile.evaluation_s or 0.0),
         }

@@ -50,8 +50,8 @@ class TargetOptions:
     fast."""
 
     what_if: str | None = None
-    """Changes of the machine: bandwidth=2x,ranks_per_node=4; also latency, cores, memory, nodes,
-    price."""
+    """Changes of the machine: bandwidth=2x,ranks_per_node=4; also latency, cores, memory, storage,
+    nodes, price."""
 
     measured: Annotated[tuple[Path, ...], Parameter(name="--with", consume_multiple=True)] = ()
     """Folders of recorded runs on ranks of the target, by which the plan is corrected."""

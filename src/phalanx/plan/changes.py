@@ -48,13 +48,17 @@ def _changes(
     larger = msgspec.structs.replace(profile, global_batch=2 * profile.global_batch)
     yield "twice the global batch", larger, target
     machine = target.machine
-    if machine is None or machine.network is None or ranks <= target.ranks_per_node:
+    if machine is None:
         return
-    network = machine.network
 
     def on(**changes: object) -> Target:
         return replace(target, machine=msgspec.structs.replace(machine, **changes))
 
+    if machine.storage_bytes_per_s is not None:
+        yield "twice the storage", profile, on(storage_bytes_per_s=2 * machine.storage_bytes_per_s)
+    network = machine.network
+    if network is None or ranks <= target.ranks_per_node:
+        return
     faster = msgspec.structs.replace(
         network, bandwidth_bytes_per_s=2 * network.bandwidth_bytes_per_s
     )
@@ -76,6 +80,7 @@ _NAMES: Mapping[str, str] = {
     "ranks_per_node": "ranks_per_node",
     "cores": "cores_per_node",
     "memory": "memory_gib_per_rank",
+    "storage": "storage_bytes_per_s",
     "nodes": "nodes",
     "price": "price_per_node_hour",
 }

@@ -71,6 +71,8 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     all_reduce: list[SumTime] = []
     sum_cpu_s_per_mb: float | None = None
     """Processor seconds in which a rank adds a megabyte of float32 to another."""
+    storage_bytes_per_s: float | None = None
+    """Bytes a second of the training's files that a node reads; None: its memory holds them."""
     network: Network | None = None
     price_per_node_hour: float | None = None
     currency: str = "EUR"
@@ -84,6 +86,7 @@ RANGES: dict[str, tuple[float, float, str]] = {
     "cores_per_node": (1, 4096, "cores"),
     "memory_gib_per_rank": (0.1, 1e5, "GiB"),
     "price_per_node_hour": (0, 1e5, "of the currency per node and hour"),
+    "storage_bytes_per_s": (1e4, 1e13, "bytes per second into a node"),
     "network.bandwidth_bytes_per_s": (1e4, 2e12, "bytes per second out of a node"),
     "network.latency_s": (1e-8, 10, "seconds"),
     "network.bandwidth_spread": (0, 0.9, "shares of the bandwidth"),

@@ -212,7 +212,7 @@ def draw_unknowns(
 def _unknowns_of(places: Sequence[float], between_runs: float) -> Unknowns:
     run, processor, *others, engine = places
     factors = _factor(run, between_runs), _factor(processor, ANOTHER_PROCESSOR)
-    return Unknowns(*factors, *others, _factor(engine, ANOTHER_ENGINE))
+    return Unknowns(*factors, *others)._replace(engine=_factor(engine, ANOTHER_ENGINE))
 
 
 def _factor(place: float, half_width: float) -> float:
@@ -318,7 +318,13 @@ class Predictor:
         factor = draw.run / target.speed * (1.0 if target.is_same_processor else draw.processor)
         measured = self._nearest_contention() or 1  # it has the turns of as many ranks in it
         turns = max(1.0, self._sharing(self._at_once)) / max(1.0, self._sharing(measured))
-        return time.scaled(factor * turns)
+        time = time.scaled(factor * turns)
+        storage = None if target.machine is None else target.machine.storage_bytes_per_s
+        if storage is None:
+            return time
+        # A node reads ahead while its ranks compute: the slower of both is what a step takes.
+        load_s = self._at_once * samples * self._profile.sample_bytes / storage
+        return time._replace(data_s=max(time.data_s, load_s - (time.own_s - time.data_s)))
 
     def _sharing(self, ranks: int) -> float:
         """Return how many of so many ranks of a node share a core; 0: the cores are not known."""

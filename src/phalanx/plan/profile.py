@@ -134,6 +134,8 @@ class ProgramProfile(ProgramCosts, frozen=True, kw_only=True):
     peak_memory_bytes: int
     global_batch: int
     train_samples: int
+    sample_bytes: float = 0.0
+    """Bytes of a sample in the files of a pack; 0: the data are not of a pack."""
     epochs: int = 1
     """Epochs that the program makes; 1 where it does not say."""
     times: list[StepTimes]
