@@ -87,9 +87,12 @@ class MeshStep:
         ranks: int,
         ranks_per_node: int,
         sums: Sequence[SumTime],
+        turns: float = 1.0,
     ) -> None:
+        """turns: ranks that share a core, each of which waits for the processor seconds of all."""
         self.mesh = mesh = options.mesh_of(ranks)
         self._profile, self._options, self._sums = profile, options, sums
+        self._turns = turns
         self._groups = {axis: AxisGroup.of(mesh, axis, ranks_per_node) for axis in AXES}
         self.samples = profile.global_batch / mesh.data_size
         self.pipeline = options.layout(mesh)
@@ -198,7 +201,7 @@ class MeshStep:
         if layout is None:
             return self.step(time_of, link, hides=False).step_s
         step = time_of(self.samples)
-        seconds = self._stage_seconds(step, link)
+        seconds = self._stage_seconds(time_of(self.micro_batch), link)
         both = [each["forward"] + each["backward"] for each in seconds]
         work = [sum(both[stage] for stage in layout.stages_of(r)) for r in range(layout.num_ranks)]
         fill_s = (layout.num_ranks - 1) * sum(both) / layout.num_stages
@@ -240,7 +243,7 @@ class MeshStep:
         compute("optimizer", time.optimizer_s * self._own_share(), sent)
         if self._options.strategy == "zero" and self._options.zero_stage == 1:
             shared_s = self._half_s(self._profile.gradient_bytes, "dp", link)
-            message("parameters", ZERO_ONE_S + shared_s)
+            message("parameters", self._turns * ZERO_ONE_S + shared_s)
         return actions
 
     def _unit_shares(self) -> dict[str, tuple[float, float]]:
@@ -288,7 +291,7 @@ class MeshStep:
         size = _values(self._profile, name, self.mesh.tp) * self._profile.itemsize
         rate = self._profile.memory_bytes_per_s
         copies_s = 2 * size / rate if rate else 0.0
-        own_s = UNIT_S + UNIT_PARAMETER_S * len(parameters)
+        own_s = self._turns * (UNIT_S + UNIT_PARAMETER_S * len(parameters))
         return own_s + copies_s + self._half_s(size, "shard", link)
 
     def _shard_sum_s(self, name: str, link: LinkSpeed | None) -> float:
@@ -315,7 +318,7 @@ class MeshStep:
         calls = messages.all_reduces + 2 * messages.pairs + messages.gathers
         rows = math.ceil(self.micro_batch) * profile.sequence
         one_s = self._sum_s(rows * profile.split.width * profile.itemsize, "tp", link)
-        return (sums * one_s + calls * TENSOR_CALL_S) / 2
+        return (sums * one_s + self._turns * calls * TENSOR_CALL_S) / 2
 
     # -- pipelines ---------------------------------------------------------------------------
 
@@ -324,7 +327,7 @@ class MeshStep:
     ) -> list[LaneAction]:
         """Return the actions of all ranks of a pipeline, each in its own order."""
         step = time_of(self.samples)
-        seconds = self._stage_seconds(step, link)
+        seconds = self._stage_seconds(time_of(self.micro_batch), link)
         late = 1 + step.waiting_s / step.own_s if step.own_s else 1.0
         apart = link if not self._groups["pp"].layout.on_one_node else None
         ends = [self._profile.layers[stage[-1]].output_bytes for stage in self._stages]
@@ -345,7 +348,7 @@ class MeshStep:
             peer = _receiver(action, layout)
             is_sent = peer is not None and layout.rank_of(peer) != rank
             messages = is_sent + sum(actions[n].lane.startswith(NETWORK) for n in needs)
-            took += messages * MESSAGE_S * took / (took + COLD_S)
+            took += self._turns * messages * MESSAGE_S * took / (took + COLD_S)
             name = f"{action.kind} {action.stage} {action.micro_batch}"
             actions.append(LaneAction(name, f"{COMPUTE} {rank}", took, tuple(needs)))
             places[action] = len(actions) - 1
@@ -379,13 +382,13 @@ class MeshStep:
         self, step: ComputeTime, link: LinkSpeed | None
     ) -> list[Mapping[Kind, float]]:
         """Return the seconds of each kind of action of each stage, for one micro-batch: those of
-        its layers, in the proportion in which whole steps take longer than layers by themselves.
+        its layers, in the proportion in which steps take longer than layers by themselves.
 
-        step: of all samples of a rank.
+        step: of a micro-batch, through the whole model.
         """
-        whole_s = sum(sum(t[:3]) for t in layer_seconds(self._profile, self.samples).values())
-        slower = (step.forward_s + step.backward_s) / whole_s if whole_s else 1.0
         parts = list(layer_seconds(self._profile, self.micro_batch).items())
+        whole_s = sum(sum(time[:3]) for _, time in parts)
+        slower = (step.forward_s + step.backward_s) / whole_s if whole_s else 1.0
         found: list[Mapping[Kind, float]] = []
         for stage in self._stages:
             sums, messages = [0.0] * len(LayerShare._fields), 0.0
@@ -394,13 +397,14 @@ class MeshStep:
                 sums = [each + part * seconds for each, seconds in zip(sums, time, strict=True)]
                 messages += self._tensor_s(name, link) + self._gather_s(name, link)
             forward, inputs, weights, input_half, weight_half = sums
-            whole_s = inputs + weights + messages + ACTION_S
+            messages += self._turns * ACTION_S
+            whole_s = inputs + weights + messages
             is_first = not found  # it computes all in the second half, as it hands nothing back
             found.append(
                 {
-                    "forward": forward + messages + ACTION_S,
+                    "forward": forward + messages,
                     "backward": whole_s,
-                    "input gradient": 0.0 if is_first else input_half + messages + ACTION_S,
+                    "input gradient": 0.0 if is_first else input_half + messages,
                     "weight gradient": whole_s if is_first else weight_half,
                 }
             )

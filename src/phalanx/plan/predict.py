@@ -236,7 +236,8 @@ class Predictor:
         self.buckets: list[PlannedBucket] = []
         self._loss_sum = loss_sum_of(self.layout, target.link)
         if self.strategy in ON_MESH:
-            self.mesh = MeshStep(profile, options, ranks, per_node, sums)
+            turns = max(1.0, self._sharing(self._at_once))
+            self.mesh = MeshStep(profile, options, ranks, per_node, sums, turns)
         elif ranks > 1:
             self.buckets = bucket_list(
                 profile,
@@ -314,7 +315,9 @@ class Predictor:
     def _time(self, draw: Unknowns, samples: float) -> ComputeTime:
         """Return the step of a rank that exchanges nothing."""
         target, contention = self._target, self._contention(draw)
-        time = compute_time(self._profile, samples, self._at_once, self._ranks, contention)
+        # Ranks that share a core are late together.
+        apart = round(self._ranks / max(1.0, self._sharing(self._at_once)))
+        time = compute_time(self._profile, samples, self._at_once, apart, contention)
         factor = draw.run / target.speed * (1.0 if target.is_same_processor else draw.processor)
         measured = self._nearest_contention() or 1  # it has the turns of as many ranks in it
         turns = max(1.0, self._sharing(self._at_once)) / max(1.0, self._sharing(measured))
