@@ -82,10 +82,12 @@ def bucket_list(
     link: Link | None = None,
     coding: Coding | None = None,
     cache_bytes: int = CACHE_BYTES,
+    turns: float = 1.0,
 ) -> list[PlannedBucket]:
     """Return the sums of a step; one of all gradients where the backward pass hides none.
 
     overlap: None: as the run decides. link: an emulated one. coding: of compressed gradients.
+    turns: ranks that share a core.
     """
     whole, one_node = profile.gradient_bytes, layout.on_one_node and link is None
     overlaps = overlaps_by_default(layout.ranks, on_one_node=one_node)
@@ -95,7 +97,9 @@ def bucket_list(
     rate = profile.memory_bytes_per_s or FALLBACK_BYTES_PER_S
 
     def planned(num_bytes: int) -> PlannedSum:
-        found = plan_sum(num_bytes, profile.itemsize, layout, sums, message_sums=messages)
+        found = plan_sum(
+            num_bytes, profile.itemsize, layout, sums, message_sums=messages, turns=turns
+        )
         return found if coding is None else coded(found, coding, rate)
 
     if not overlaps and coding is None:

@@ -37,10 +37,13 @@ from phalanx.records.events import ExpectedCosts
 HANDOVER_S, ACTION_S = 100e-6, 100e-6
 """Seconds of a message between stages on one node, beside its bytes, and of an action beside its
 passes. These and the constants below were found on the MLP and the GPT, 2 ranks on 2 cores."""
-MESSAGE_S, COLD_S = 400e-6, 1e-3
+MESSAGE_S, COLD_S = 600e-6, 1e-3
 """Processor seconds that a rank takes to send or receive a message between stages after it has
 computed for long, and the time after which they are half: what computes takes the code of
 PyTorch and MPI out of the processor's caches."""
+SPLIT_S = 50e-6
+"""Processor seconds for a parameter and micro-batch by which each half of a backward pass of a
+stage takes longer than those of its layers: PyTorch walks the graph in Python."""
 UNIT_S, UNIT_PARAMETER_S = 350e-6, 45e-6
 """Processor seconds of FSDP for a unit and a message of it, and for each of its parameters."""
 ZERO_ONE_S = 2.2e-3
@@ -277,7 +280,7 @@ class MeshStep:
             return 0.0
         itemsize = self._profile.itemsize
         size = math.ceil(num_bytes / itemsize) * itemsize
-        planned = plan_sum(size, itemsize, group.layout, self._sums)
+        planned = plan_sum(size, itemsize, group.layout, self._sums, turns=self._turns)
         return planned.seconds(group.link(link))
 
     def _half_s(self, num_bytes: float, axis: str, link: LinkSpeed | None) -> float:
@@ -399,13 +402,15 @@ class MeshStep:
             forward, inputs, weights, input_half, weight_half = sums
             messages += self._turns * ACTION_S
             whole_s = inputs + weights + messages
+            trained = sum(len(self._profile.units.get(parts[n][0], ())) for n in stage)
+            split_s = self._turns * SPLIT_S * trained
             is_first = not found  # it computes all in the second half, as it hands nothing back
             found.append(
                 {
                     "forward": forward + messages,
                     "backward": whole_s,
-                    "input gradient": 0.0 if is_first else input_half + messages,
-                    "weight gradient": whole_s if is_first else weight_half,
+                    "input gradient": 0.0 if is_first else input_half + split_s + messages,
+                    "weight gradient": whole_s if is_first else weight_half + split_s,
                 }
             )
         return found

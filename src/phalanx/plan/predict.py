@@ -67,6 +67,8 @@ the other, where no core is free: of the GPT over an emulated link, 2 ranks on 2
 WAKE_S = 0.25e-3
 """Seconds by which a rank that slept for a message computes more slowly after it, beside those of
 the message itself: of the MLP over an emulated link."""
+SPREAD_S = 0.03
+"""Seconds after which the kernel has spread ranks evenly over the cores, about: of the MLP."""
 UNKNOWN_CONTENTION = (1.0, 1.3)
 FAR_RANKS = 100
 """Times the ranks that were calibrated at once beyond which a plan is extrapolated."""
@@ -90,9 +92,11 @@ class Range(NamedTuple):
         low, high = (ordered[round(share * last)] for share in (0.05, 0.95))
         return cls(statistics.median(ordered), low, high)
 
-    def scaled(self, factor: float, more: float = 0.0) -> PlannedRange:
-        """Return the record of a factor of it, and a fixed part."""
-        median, low, high = (factor * value + more for value in self)
+    def scaled(self, factor: float, more_s: float = 0.0) -> PlannedRange:
+        """Return the record of a factor of it, and of further seconds, which differ between runs,
+        too."""
+        more = (more_s, (1 - BETWEEN_RUNS) * more_s, (1 + BETWEEN_RUNS) * more_s)
+        median, low, high = (factor * value + m for value, m in zip(self, more, strict=True))
         return PlannedRange(median=median, low=low, high=high)
 
 
@@ -230,14 +234,15 @@ class Predictor:
         self.layout = RankLayout(ranks, per_node)
         self._profile, self._target, self._ranks = profile, target, ranks
         self._at_once = min(ranks, target.ranks_per_node)
+        self._turns = max(1.0, self._sharing(self._at_once))
+        """Ranks that share a core."""
         self.strategy = options.strategy if ranks > 1 else "mpi"
         sums = target.sums or profile.sums
         self.mesh: MeshStep | None = None
         self.buckets: list[PlannedBucket] = []
         self._loss_sum = loss_sum_of(self.layout, target.link)
         if self.strategy in ON_MESH:
-            turns = max(1.0, self._sharing(self._at_once))
-            self.mesh = MeshStep(profile, options, ranks, per_node, sums, turns)
+            self.mesh = MeshStep(profile, options, ranks, per_node, sums, self._turns)
         elif ranks > 1:
             self.buckets = bucket_list(
                 profile,
@@ -246,6 +251,7 @@ class Predictor:
                 overlap=target.overlap if self.strategy == "mpi" else False,
                 link=target.link,
                 coding=CODINGS.get(options.compress),
+                turns=self._turns,
             )
 
     def step(self, draw: Unknowns) -> StepPrediction:
@@ -315,13 +321,15 @@ class Predictor:
     def _time(self, draw: Unknowns, samples: float) -> ComputeTime:
         """Return the step of a rank that exchanges nothing."""
         target, contention = self._target, self._contention(draw)
-        # Ranks that share a core are late together.
-        apart = round(self._ranks / max(1.0, self._sharing(self._at_once)))
+        apart = round(self._ranks / self._turns)  # ranks that share a core are late together
         time = compute_time(self._profile, samples, self._at_once, apart, contention)
         factor = draw.run / target.speed * (1.0 if target.is_same_processor else draw.processor)
+        time = time.scaled(factor)
+        # Short steps end before the ranks are spread evenly over the cores.
+        uneven = math.ceil(self._turns) - self._turns
+        turns = self._turns + uneven * SPREAD_S / (SPREAD_S + self._turns * time.own_s)
         measured = self._nearest_contention() or 1  # it has the turns of as many ranks in it
-        turns = max(1.0, self._sharing(self._at_once)) / max(1.0, self._sharing(measured))
-        time = time.scaled(factor * turns)
+        time = time.scaled(turns / max(1.0, self._sharing(measured)))
         storage = None if target.machine is None else target.machine.storage_bytes_per_s
         if storage is None:
             return time
@@ -346,7 +354,7 @@ class Predictor:
     def outside_steps_s(self) -> float:
         """Return the seconds of a training outside its steps: its start, and after each epoch an
         evaluation, which the ranks divide, and a checkpoint."""
-        profile, turns = self._profile, max(1.0, self._sharing(self._at_once))
+        profile, turns = self._profile, self._turns
         after_s = turns * (profile.evaluation_s or 0.0) / self._ranks
         start_s = turns * (profile.startup_s + (JOINING_S if self._ranks > 1 else 0.0))
         return start_s + self._target.epochs * (after_s + (profile.checkpoint_s or 0.0))

@@ -19,6 +19,10 @@ FALLBACK_BYTES_PER_S, _FALLBACK_LATENCY_S = 4e9, 20e-6
 """Sum in memory of a node of which nothing was measured: three passes over memory of 12 GB/s."""
 
 
+SLICE_S = 3e-3
+"""Seconds of a core that a rank has before another one gets it, about: of the MLP and the GPT."""
+
+
 class LinkSpeed(NamedTuple):
     """Speed of the links out of a node: bytes a second over all ports, seconds of a message."""
 
@@ -81,11 +85,13 @@ def plan_sum(
     sums: Sequence[SumTime],
     *,
     message_sums: Sequence[SumTime] | None = None,
+    turns: float = 1.0,
 ) -> PlannedSum:
     """Return the all-reduce of a vector, of rank 0, which sends no less than any.
 
     sums: measured ones in the memory of a node. message_sums: the same by messages within it, of
-    ranks that an emulated link makes nodes of their own; None: links are real.
+    ranks that an emulated link makes nodes of their own; None: links are real. turns: ranks that
+    share a core, each of which waits until the others have had theirs.
     """
     count, topology = num_bytes // itemsize, layout.topology(is_emulated=message_sums is not None)
     dtype = _DTYPE_OF[itemsize]
@@ -93,9 +99,10 @@ def plan_sum(
         num_bytes, dtype, topology=topology, requested="auto", is_native=True
     ).algorithm
     moved = expected_traffic(algorithm, count, itemsize, 0, layout.ranks, nodes=topology.nodes)
+    waits_s = (turns - 1) * SLICE_S
     if layout.on_one_node:
         on_node_s = memory_sum_s(num_bytes, layout.ranks, sums)
-        return PlannedSum(algorithm, num_bytes, moved, 0, on_node_s, 0.0)
+        return PlannedSum(algorithm, num_bytes, moved, 0, on_node_s + waits_s, 0.0)
     nodes, local = layout.num_nodes, layout.local_ranks
     rounds, node_s = _rounds(algorithm, layout.ranks, nodes), 0.0
     if algorithm == "lanes":  # They run beside the network but for the first and the last chunk
@@ -105,6 +112,7 @@ def plan_sum(
         chunks = lanes.num_chunks_of_all_reduce(num_bytes, 1, nodes)
         node_s = memory_sum_s(num_bytes, layout.ranks, message_sums) / chunks
     sent = moved.network_sent_bytes or moved.sent_bytes
+    node_s += waits_s
     return PlannedSum(algorithm, num_bytes, moved, rounds, node_s, float(sent * local))
 
 
