@@ -34,13 +34,14 @@ def test_a_pipeline_of_equal_stages_idles_as_its_formula_says(
     """Messages take no time, and each half of the backward pass as long as the forward pass."""
     monkeypatch.setattr(mesh_step, "HANDOVER_S", 0.0)
     monkeypatch.setattr(mesh_step, "SPLIT_S", 0.0)
+    monkeypatch.setattr(mesh_step, "MESSAGE_S", 0.0)
     monkeypatch.setattr(mesh_step, "ACTION_S", 0.0)
     profile = msgspec.structs.replace(layered_profile(), memory_bytes_per_s=1e30)
     options = StrategyOptions(strategy="pipeline", pipeline_schedule=schedule, micro_batches=8)
     found = Predictor(profile, replace(HERE, options=options), 4)
     assert found.mesh is not None and found.mesh.pipeline is not None
-    step = found._time(MIDDLE, 1024)
-    busy_s = (step.forward_s + step.backward_s) / 4
+    step, micro = found._time(MIDDLE, 1024), found._time(MIDDLE, 1024 / 8)
+    busy_s = 8 * (micro.forward_s + micro.backward_s) / 4
     told = busy_s / (1 - ideal_bubble(found.mesh.pipeline))
     told += step.data_s + step.other_s + step.optimizer_s / 4
     assert found.step(MIDDLE).step_s == pytest.approx(told, rel=1e-9)
@@ -49,13 +50,15 @@ def test_a_pipeline_of_equal_stages_idles_as_its_formula_says(
 def test_halves_of_a_backward_pass_take_longer_than_the_whole(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """8 parameters in 8 stages, 8 micro-batches: a rank has each half of 2 of them 8 times."""
+    """8 parameters in 8 stages, 8 micro-batches: a rank has each half of 2 of them 8 times, in turns
+    with another rank on its core."""
     monkeypatch.setattr(mesh_step, "ACTION_S", 0.0)
+    monkeypatch.setattr(mesh_step, "MESSAGE_S", 0.0)
     whole, halves = (
         predictor(4, strategy="pipeline", pipeline_schedule=name, micro_batches=8).step(MIDDLE)
         for name in ("gpipe", "zero-bubble")
     )
-    assert halves.compute_s - whole.compute_s == pytest.approx(2 * 8 * 2 * mesh_step.SPLIT_S)
+    assert halves.compute_s - whole.compute_s == pytest.approx(2 * 2 * 8 * 2 * mesh_step.SPLIT_S)
 
 
 @pytest.mark.parametrize(

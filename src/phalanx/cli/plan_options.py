@@ -129,8 +129,7 @@ class ValidationOptions:
     """Predict published tables and compare; plan nothing."""
 
     rounds: int = 0
-    """Rounds in which the training is calibrated and run on 2 ranks here, too, half a minute
-    each."""
+    """Rounds in which the training is calibrated and run here in all ways, of 2 minutes each."""
 
     here: Annotated[tuple[Path, ...], Parameter(consume_multiple=True)] = ()
     """Files of such rounds, printed with --json, which are shown beside the tables; or their
