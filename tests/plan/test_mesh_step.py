@@ -50,8 +50,8 @@ def test_a_pipeline_of_equal_stages_idles_as_its_formula_says(
 def test_halves_of_a_backward_pass_take_longer_than_the_whole(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """8 parameters in 8 stages, 8 micro-batches: a rank has each half of 2 of them 8 times, in turns
-    with another rank on its core."""
+    """8 parameters in 8 stages, 8 micro-batches: a rank has each half of 2 of them 8 times, and
+    another rank on its core."""
     monkeypatch.setattr(mesh_step, "ACTION_S", 0.0)
     monkeypatch.setattr(mesh_step, "MESSAGE_S", 0.0)
     whole, halves = (
