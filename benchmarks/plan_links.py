@@ -83,8 +83,8 @@ def measure(nodes: PinnedNodes, folder: Path, layout: str, model: str, rounds: i
         alone.append(one.step_s.median)
         told = f"plan {1e3 * steps[-1].median:.4g}"
         print(f"{layout} {model} {number}: {1e3 * measured[-1]:.4g} ms, {told}", flush=True)
-    told, perfect_s = median_range(steps), statistics.median(alone) / ranks
-    return case_result(model, f"links, {layout.replace('x', ' × ')}", told, measured, perfect_s)
+    case, perfect_s = f"links, {layout.replace('x', ' × ')}", statistics.median(alone) / ranks
+    return case_result(model, case, median_range(steps), measured, perfect_s)
 
 
 def main() -> None:
