@@ -94,8 +94,7 @@ def main() -> None:
     parser.add_argument("--layouts", nargs="+", default=["2x1", "2x2"])
     parser.add_argument("--models", nargs="+", default=[*MODELS])
     args = parser.parse_args()
-    root = Path(__file__).parents[1]
-    with limited_nodes(args.layouts, args.rate, root / "src") as cluster:
+    with limited_nodes(args.layouts, args.rate, Path(__file__).parent) as cluster:
         nodes = PinnedNodes(cluster, cluster.shared)
         cases = [
             measure(nodes, cluster.shared, layout, model, args.rounds)

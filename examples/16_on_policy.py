@@ -20,7 +20,7 @@ torch.set_default_dtype(torch.float64)
 
 
 class Policy(nn.Module):
-    """Force on a point, with a learned deviation, and the value of its place."""
+    """Force on a point, with a deviation that is learned, and the value of its place."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -29,6 +29,11 @@ SHORT = {
     "link.py": ("", 'LINKS = ("1Gbit/s,1ms",)\nROUNDS = 2\nSUMMED_BYTES = 100_000'),
     "nodes.py": ("--quick", ""),
     "overlap.py": ("--quick", ""),
+    "plan_links.py": ("--rounds 1 --layouts 2x1 --models rnn", ""),
+    "plan_programs.py": (
+        "--rounds 1 mnist",
+        f'FOLDER = Path("{BENCHMARKS.parent / "examples/ports"}")',
+    ),
     "ports.py": (
         "pinn",
         f'FOLDER = Path("{BENCHMARKS.parent / "examples/ports"}")\nROUNDS = 1\n'

@@ -111,7 +111,8 @@ def test_plan_of_a_training(tmp_path: Path, forked_phalanx: Phalanx) -> None:
     assert [(each.at_once, each.samples) for each in found.times] == [
         *((1, 64), (1, 128), (2, 64), (2, 128))
     ]
-    assert [each.ranks for each in found.sums] == [2]
+    assert [each.ranks for each in found.sums] == [2, 2, 2]
+    assert found.sums[-1].bytes == found.gradient_bytes
     assert sum(each.bytes for each in found.gradients) == found.gradient_bytes
     assert all(each.peak_bytes > 10**7 for each in found.times)
     assert [layer.name for layer in found.layers if layer.parameter_bytes] == list(found.units)

@@ -140,7 +140,7 @@ def results_of(top: Path) -> list[CaseResult]:
 
 
 class _Run(NamedTuple):
-    """What a run took, and of what it was made."""
+    """Times of a run, and the steps and epochs that it had."""
 
     step_s: float
     whole_s: float

@@ -30,7 +30,7 @@ from phalanx.parallel.tensor import split_dims, split_traffic, tensor_plan_of
 SHARES = (1, 8, 64)
 """Parts of a batch on which layers are timed: from all of it to about the smallest micro-batch."""
 PASSES = ("forward_s", "input_s", "weight_s", "input_half_s", "weight_half_s")
-"""Of a layer: see `plan.profile.LayerTime`."""
+"""Times of a layer, see `plan.profile.LayerTime`."""
 REPEATS, MOST_REPEATS = 5, 15
 """Passes on the whole batch, and most on a part of it, after one that warms up."""
 
