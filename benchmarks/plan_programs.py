@@ -46,7 +46,7 @@ def measure(program: Path, rounds: int) -> CaseResult:
             folder = Path(name)
             said = run("plan", str(program), "--ranks", f"1,{RANKS}", "--json", folder=folder)
             plans.append(msgspec.json.decode(said, type=Plan))
-            run("launch", "-n", str(RANKS), "--run-dir", "run", str(program), folder=folder)
+            run("launch", "-n", str(RANKS), "--log-dir", "run", str(program), folder=folder)
             measured.append(median_step_s(folder / "run", RANKS))
         step = plans[-1].rows[-1].step_s
         print(f"{program.stem} {number}: {1e3 * measured[-1]:.4g} ms, plan {1e3 * step.median:.4g}")
