@@ -68,7 +68,7 @@ WAKE_S = 0.25e-3
 """Seconds by which a rank that slept for a message computes more slowly after it, beside those of
 the message itself: of the MLP over an emulated link."""
 SPREAD_S = 0.03
-"""Seconds after which the kernel has spread ranks evenly over the cores, about: of the MLP."""
+"""Seconds after which the kernel has spread ranks over the cores, about: of the RNN, 3 ranks."""
 UNKNOWN_CONTENTION = (1.0, 1.3)
 FAR_RANKS = 100
 """Times the ranks that were calibrated at once beyond which a plan is extrapolated."""

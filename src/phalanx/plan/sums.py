@@ -20,7 +20,7 @@ FALLBACK_BYTES_PER_S, _FALLBACK_LATENCY_S = 4e9, 20e-6
 
 
 SLICE_S = 3e-3
-"""Seconds of a core that a rank has before another one gets it, about: of the MLP and the GPT."""
+"""Seconds of a core that a rank has before another one gets it, about: of the RNN."""
 
 
 class LinkSpeed(NamedTuple):
