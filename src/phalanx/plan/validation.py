@@ -33,9 +33,9 @@ INTRODUCTION = """\
 
 *For users who ask how far to trust a plan, and for developers who change one.*
 
-A command makes this page. Nothing is fitted on rows that are predicted, the worst stands first, and
-every mean has the rules that know nothing beside it. [Plans](plan.md#how-well-it-does) says which
-bounds were chosen in sight of these tables.
+A command makes this page. The worst stands first, and every mean has the rules that know nothing
+beside it. [Plans](plan.md#how-well-it-does) says which bounds and constants were chosen in sight of
+these tables; nothing else is fitted on rows that are predicted.
 
     phalanx plan --validate {words}
 """
