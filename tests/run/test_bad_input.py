@@ -375,6 +375,32 @@ def test_what_the_run_does_is_left_out_of_the_loop() -> None:
             run.backward(loss_of(run, batch))
 
 
+@pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler.step")
+@pytest.mark.parametrize("is_given", [False, True])
+def test_a_scheduler_of_the_loop_follows_steps_and_not_micro_batches(is_given: bool) -> None:
+    """One that the loop stepped after each micro-batch, or beside the run, went too fast, and
+    nothing said so."""
+
+    def train(*, after_steps: bool) -> float:
+        model = nn.Linear(4, 2)
+        optimizer = SGD(model.parameters(), lr=0.1)
+        scheduler = StepLR(optimizer, 1, 0.5)
+        given: dict[str, Any] = {"scheduler": scheduler} if is_given else {"micro_batches": 2}
+        run = phalanx.start(model, optimizer, (INPUTS, TARGETS), batch_size=4, **given)
+        for batch in run:
+            run.backward(loss_of(run, batch))
+            if batch.ends_step or not after_steps:
+                scheduler.step()
+        rate: float = optimizer.param_groups[0]["lr"]
+        return rate
+
+    where = "would step twice: leave" if is_given else "between two micro-batches of a step, as by"
+    with pytest.raises(phalanx.UserError, match=where):
+        train(after_steps=is_given)
+    if not is_given:
+        assert train(after_steps=True) == pytest.approx(0.1 / 2**3)
+
+
 @pytest.mark.parametrize("is_set_to_none", [None, True, False])
 def test_gradients_changed_after_their_update_are_reported(is_set_to_none: bool | None) -> None:
     """Clipping that was left in a loop did nothing, in silence. Clearing them does no harm."""

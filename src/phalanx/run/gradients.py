@@ -25,6 +25,7 @@ from phalanx.run.model_changes import BatchNormSync
 from phalanx.run.nonfinite import StepPasses, find_bad_sample
 from phalanx.run.optimizers import (
     FollowedRate,
+    StepSchedulers,
     Untrained,
     check_dense,
     check_step_hooks,
@@ -78,7 +79,7 @@ class StepGradients:
         self.passes = StepPasses(strategy, seed)
         """Passes of the step that `run.step` made."""
         self._num_added = 0  # micro-batches of the step
-        self._schedulers = schedulers
+        self._schedulers = StepSchedulers(schedulers, optimizers)
         self._strategy, self._seed, self._batch_norm = strategy, seed, batch_norm
         self._parameters = {name: trained_by(optimizer) for name, optimizer in optimizers.items()}
         self._optimizers = optimizers
@@ -103,10 +104,12 @@ class StepGradients:
     def resume(self) -> None:
         """Make none of the checks of a first step: the peers have made it."""
         self._is_first_step = False
+        self._schedulers.resume()
 
     def begin_step(self, batch: MicroBatch) -> None:
         """Clear the gradients. batch: the first micro-batch."""
         self._check_unchanged()
+        self._schedulers.begin_step(has_several=not batch.ends_step)
         self._strategy.clear_gradients()
         self._global_samples = batch.global_samples
         self._result = BEGINNING
@@ -118,6 +121,7 @@ class StepGradients:
 
     def begin(self, batch: MicroBatch) -> None:
         """Begin a micro-batch, before its forward pass."""
+        self._schedulers.check()
         self._due = self._all if batch.optimizer is None else frozenset({batch.optimizer})
         self._missing, self._batch_weight = self._due, None
         self.is_collective = self._batch_norm is not None
@@ -349,9 +353,7 @@ class StepGradients:
 
     def step_schedulers(self) -> None:
         """Let the schedulers follow the update of the last step's optimizers."""
-        for scheduler in self._schedulers:
-            if any(self._optimizers[name] is scheduler.optimizer for name in self._due):
-                scheduler.step()
+        self._schedulers.step(self._due)
 
     def _names_for(self, optimizer: str | None, batch: MicroBatch) -> frozenset[str]:
         """Return the optimizers whose gradients a loss is for."""

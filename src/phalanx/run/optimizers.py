@@ -3,7 +3,7 @@ step reaches or does not."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -177,6 +177,58 @@ class FollowedRate:
             )
         own.param_groups[0]["lr"] = rate
         given._opt_called = True  # type: ignore[attr-defined]  # else schedulers warn: too late
+
+
+class StepSchedulers:
+    """The schedulers of a run, which follow each update; and learning rates, which stay as they are
+    within a step."""
+
+    def __init__(
+        self, schedulers: Sequence[LRScheduler], optimizers: Mapping[str, Optimizer]
+    ) -> None:
+        self._schedulers, self._optimizers = schedulers, optimizers
+        self._left_at: list[int] | None = None
+        """Steps of the schedulers after the last update; None: they may have become others."""
+        self._rates: list[float] = []
+        """Learning rates at the begin of a step of several micro-batches; empty: of one."""
+
+    def step(self, due: Collection[str]) -> None:
+        """Follow the update of the optimizers with these names."""
+        for scheduler in self._schedulers:
+            if any(self._optimizers[name] is scheduler.optimizer for name in due):
+                scheduler.step()
+        self._left_at = self._num_steps()
+
+    def resume(self) -> None:
+        """Let the schedulers have another state, which a checkpoint or a peer has given."""
+        self._left_at = None
+
+    def begin_step(self, *, has_several: bool) -> None:
+        """Begin a step. has_several: it has several micro-batches. Raises: UserError when the
+        program has stepped a scheduler of the run."""
+        if self._left_at not in (None, self._num_steps()):
+            raise UserError(
+                "scheduler.step() was called for the scheduler of phalanx.start, which would step "
+                "twice: leave the call out, since the run steps it after each update"
+            )
+        self._rates = self._rates_now() if has_several else []
+
+    def check(self) -> None:
+        """Raises: UserError when a rate has changed within the step."""
+        if self._rates and self._rates != self._rates_now():
+            raise UserError(
+                "a learning rate was changed between two micro-batches of a step, as by "
+                "scheduler.step() after each: give scheduler= to phalanx.start, or step it if "
+                "batch.ends_step"
+            )
+
+    def _num_steps(self) -> list[int]:
+        inner = (getattr(each, "_schedulers", (each,)) for each in self._schedulers)
+        return [getattr(each, "last_epoch", 0) for some in inner for each in some]
+
+    def _rates_now(self) -> list[float]:
+        own = self._optimizers.values()
+        return [float(group["lr"]) for each in own for group in each.param_groups if "lr" in group]
 
 
 class Untrained:
