@@ -41,6 +41,7 @@ from phalanx.jobs.temporary import job_folder
 from phalanx.jobs.variables import RENDEZVOUS
 from phalanx.records.events import Event
 from phalanx.records.files import read_run, record_file
+from phalanx.records.last_collectives import DUMP_DIR
 from phalanx.records.schema import Run
 from phalanx.records.wait_reports import WAIT_REPORTS, remove_reports
 
@@ -186,6 +187,7 @@ class Launch:
         added = {
             **_process_variables(ranks.threads),
             RUN_DIR: here,
+            DUMP_DIR: os.environ.get(DUMP_DIR, here),
             **({SPARES: str(ranks.spares)} if ranks.spares else {}),
             **variables,
             **self.environment,

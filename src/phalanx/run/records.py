@@ -382,9 +382,10 @@ def _is_killed(rank: StartedEvent, folder: Path) -> bool:
 
 
 def dump_into(folder: Path) -> None:
-    """Set the folder to which ranks write their last collectives on failure, unless the user has
-    named another."""
-    os.environ.setdefault(DUMP_DIR, str(folder))
+    """Set the folder to which ranks write their last collectives on failure, unless the user, and
+    not a launcher, has named another."""
+    if os.environ.get(DUMP_DIR) in (None, os.environ.get(RUN_DIR)):
+        os.environ[DUMP_DIR] = str(folder)
 
 
 class Tracing:
