@@ -37,8 +37,15 @@ def here(tmp_path: Path, forking_python: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(sys, "executable", str(forking_python))
 
 
-def measured(*, samples: int, data: str = LOADER, loop: str = "pass", at_once: int = 1) -> Path:
-    Path("train.py").write_text(PROGRAM.format(data=data, loop=loop))
+def measured(
+    *,
+    samples: int,
+    data: str = LOADER,
+    loop: str = "pass",
+    at_once: int = 1,
+    program: str = PROGRAM,
+) -> Path:
+    Path("train.py").write_text(program.format(data=data, loop=loop))
     training = TrainingOfProgram(["train.py", str(samples)])
     console = Console(file=io.StringIO())
     folder = Path("profile")
@@ -74,3 +81,20 @@ def test_what_cannot_be_measured(parts: dict[str, str], said: str) -> None:
     with pytest.raises(UserError, match=said) as raised:
         measured(samples=64, **parts)
     assert len(str(raised.value).splitlines()) <= 2
+
+
+def test_only_as_many_ranks_compute_at_once_as_fit_into_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A process per core of a large program would take all memory, and the machine with it."""
+    monkeypatch.setattr("phalanx.bench.profile.usable_memory_bytes", lambda: 10**6)
+    found = read_profile(measured(samples=320, at_once=2))
+    assert {each.at_once for each in found.times} == {1} and not found.sums
+
+
+def test_a_program_with_micro_batches_is_measured_by_whole_ones() -> None:
+    """Of 3 micro-batches, one of two ranks has two."""
+    parts = PROGRAM.replace("epochs=3,", "epochs=3, micro_batches=3,")
+    found = read_profile(measured(samples=320, program=parts))
+    assert found.micro_batches == 3
+    assert [each.samples for each in found.times] == [43, 64]

@@ -108,9 +108,7 @@ def test_plan_of_a_training(tmp_path: Path, forked_phalanx: Phalanx) -> None:
     assert "1 and 2 ranks that exchange nothing, steps of 64 samples and 128 samples" in text
     (folder,) = (tmp_path / "runs" / "plan").iterdir()
     found = read_profile(folder)
-    assert [(each.at_once, each.samples) for each in found.times] == [
-        *((1, 64), (1, 128), (2, 64), (2, 128))
-    ]
+    assert [(each.at_once, each.samples) for each in found.times] == [(1, 64), (1, 128), (2, 64)]
     assert [each.ranks for each in found.sums] == [2, 2, 2]
     assert found.sums[-1].bytes == found.gradient_bytes
     assert sum(each.bytes for each in found.gradients) == found.gradient_bytes

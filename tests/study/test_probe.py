@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from phalanx.jobs.core_probe import probe
+from phalanx.jobs.core_probe import call_s, probe
 from phalanx.jobs.cores import usable_cores
 
 
@@ -32,3 +32,9 @@ def test_other_work_on_the_cores_is_seen() -> None:
             process.kill()
             process.join()
     assert 0 < found.lowest <= found.core_share < 0.7
+
+
+def test_the_pace_of_calls_is_of_processor_time() -> None:
+    """Threads that take the core do not change it."""
+    assert 0 < call_s(0.0) < 0.1
+    assert 1e-6 < call_s(0.05) < 5e-3

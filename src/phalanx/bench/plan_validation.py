@@ -25,6 +25,7 @@ from phalanx.bench.profile import (
     run_trainings,
 )
 from phalanx.errors import UserError
+from phalanx.jobs.core_probe import call_s
 from phalanx.parallel.options import StrategyOptions
 from phalanx.plan.measured_rows import median_step_s
 from phalanx.plan.predict import Predictor, Target, plan_ranks
@@ -95,11 +96,12 @@ def validate_here(
     }
     runs: dict[int, list[Path]] = {1: [], RANKS: []}
     measured: dict[str, list[str]] = {name: [] for name in cases}
-    jobs = [*calibrations, *cases]
+    jobs, calls = [*calibrations, *cases], list[float]()
     for number in range(rounds):
         console.print(f"{config.model}: round {number + 1} of {rounds}", markup=False)
         shift = number % len(jobs)
         for job in (*jobs[shift:], *jobs[:shift]):
+            calls.append(call_s())
             place = top / f"round-{number}-{jobs.index(job)}"
             if job in calibrations:
                 at_once, batch = calibrations[job]
@@ -114,7 +116,11 @@ def validate_here(
     sums = measure_sums(top / "sums", profile.gradient_bytes, RANKS, console)
     overhead_s = measure_overhead(top / "link", RANKS, console)
     profile = msgspec.structs.replace(
-        calibrated, **read_costs(top / COSTS), **sums, message_overhead_s=overhead_s
+        calibrated,
+        **read_costs(top / COSTS),
+        **sums,
+        message_overhead_s=overhead_s,
+        call_s=statistics.median(calls),
     )
     write_profile(top, profile)
     write_atomically(top / MEASURED, msgspec.json.encode(measured))

@@ -1,5 +1,5 @@
-"""Profile a training: runs of one rank each, alone and as many at once as cores, of its own batch
-and of a small one. They exchange nothing.
+"""Profile a training: runs of one rank each, alone and as many at once as cores, of the part of its
+batch that a rank has and of a small one. They exchange nothing.
 
 A training is one of `phalanx train`, or a user's program of `phalanx.start`. Beside the first run
 its model is measured part by part (`parallel/program_costs.py`); sums are measured at its sizes.
@@ -33,7 +33,8 @@ from phalanx.errors import RunFailedError, UserError
 from phalanx.jobs import run_python
 from phalanx.jobs.binding import THREAD_POOLS
 from phalanx.jobs.command import Command, memory_variables
-from phalanx.jobs.core_probe import probe
+from phalanx.jobs.core_probe import call_s, probe
+from phalanx.jobs.cores import usable_memory_bytes
 from phalanx.jobs.installation import find_mpi
 from phalanx.jobs.job import Job
 from phalanx.jobs.record import RUN_DIR, this_command
@@ -60,6 +61,8 @@ RUN_S = 2.5
 """Seconds of steps of a run that counts; a median of fewer steps would say little."""
 SMALLEST_SHARE = 16
 """Ranks of which the smallest batch that is measured is a share, at most."""
+MIDDLE_FROM = 3
+"""Ranks at once beyond which so many are not all that is measured beside one."""
 SUMS_S = 0.7
 SUMMED_PARTS, SMALLEST_SUM = (1, 4, 16), 4096
 VALIDATION_SAMPLES, EVALUATED_SAMPLES = 64, 500
@@ -256,8 +259,8 @@ def measure_profile(
     """Return the profile of a training, whose batch is the global one that is planned with, and
     write it into `folder`, a new one.
 
-    most_ranks: that are planned for. at_once: most ranks of this node that compute. for_link: the
-    plan is for an emulated link.
+    most_ranks: that are planned for. at_once: most ranks of this node that compute, of which there
+    are fewer where the memory has no place for them. for_link: the plan is for an emulated link.
     Raises: RunFailedError or UserError with the end of the log of a run that failed.
     """
     if at_once > 1:
@@ -266,22 +269,31 @@ def measure_profile(
     console.print("one rank: layers, gradients, a checkpoint", markup=False)
     training.run([folder / "first"], FIRST_STEPS, None, is_first=True)
     first = profile_of_runs({1: [folder / "first"]})
-    whole = first.global_batch
-    smallest = max(1, whole // min(SMALLEST_SHARE, max(2, most_ranks)))
-    runs, shares = dict[int, list[Path]](), [probe(at_once).core_share]
-    for batch in sorted({smallest, whole}):
-        likely_s = first.times[0].median_s * math.sqrt(batch / whole)  # part of it is for any batch
+    fit = max(1, int(usable_memory_bytes() / max(1, first.peak_memory_bytes)))
+    if fit < at_once:
+        each = f"{first.peak_memory_bytes / 2**30:.1f} GiB each"
+        console.print(f"{fit} of {at_once} ranks at once fit into memory, {each}", markup=False)
+        at_once = fit
+    smallest = first.samples_of_rank(min(SMALLEST_SHARE, max(2, most_ranks)))
+    runs, shares, calls = dict[int, list[Path]](), [probe(at_once).core_share], [call_s()]
+    numbers = sorted({1, _middle(at_once), at_once})
+    sizes = {(number, first.samples_of_rank(number)) for number in numbers}
+    for number, batch in sorted(sizes | {(number, smallest) for number in numbers}):
+        part = batch / first.global_batch
+        likely_s = first.times[0].median_s * math.sqrt(part)  # some of it is for any batch
         steps = max(LEAST_STEPS, min(MOST_STEPS, int(run_s / likely_s)))
-        for number in sorted({1, at_once}):
-            console.print(f"{number} at once, {batch} samples a step", markup=False)
-            folders = [folder / f"at-once-{number}-batch-{batch}-{i}" for i in range(number)]
-            training.run(folders, steps, batch)
-            runs.setdefault(number, []).extend(folders)
-            shares.append(probe(at_once).core_share)
-    profile = profile_of_runs(runs, global_batch=whole, program=training.name)
+        console.print(f"{number} at once, {batch} samples a step", markup=False)
+        folders = [folder / f"at-once-{number}-batch-{batch}-{i}" for i in range(number)]
+        training.run(folders, steps, batch)
+        runs.setdefault(number, []).extend(folders)
+        shares.append(probe(at_once).core_share)
+        calls.append(call_s())
+    profile = profile_of_runs(runs, global_batch=first.global_batch, program=training.name)
     console.print("sums of its gradients", markup=False)
     fields: dict[str, Any] = {
         "core_share": statistics.median(shares),
+        "call_s": statistics.median(calls),
+        "micro_batches": first.micro_batches,
         **{"checkpoint_s": first.checkpoint_s, **read_costs(folder / COSTS)},
         **training.known(profile),
         **measure_sums(folder / "sums", profile.gradient_bytes, at_once, console),
@@ -291,6 +303,12 @@ def measure_profile(
     profile = msgspec.structs.replace(profile, **fields)
     write_profile(folder, profile)
     return profile
+
+
+def _middle(at_once: int) -> int:
+    """Return a number of ranks between 1 and `at_once`, as many times the one as it is less than
+    the other: what a core takes from another one is not even in their number."""
+    return 2 ** round(math.log2(at_once) / 2) if at_once > MIDDLE_FROM else 1
 
 
 def read_costs(path: Path) -> dict[str, Any]:

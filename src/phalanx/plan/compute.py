@@ -104,35 +104,43 @@ class Line(NamedTuple):
     def at(self, samples: float) -> float:
         return self.fixed + self.per_sample * samples
 
+    def through(self, samples: int, seconds: float) -> Line:
+        """Return a multiple of this line that goes through a point."""
+        here = self.at(samples)
+        if here <= 0:
+            return Line(0.0, seconds / samples)
+        return Line(*(each * seconds / here for each in self))
+
 
 def _fits(profile: ProgramProfile, at_once: int) -> tuple[list[Line], list[Line]]:
-    """Return the lines of all parts: alone, and with `at_once` ranks, between the measured numbers;
-    of more than were measured those of the most."""
+    """Return the lines of all parts: alone, and with `at_once` ranks, between the measured numbers
+    that are next to it; of more than were measured those of the most."""
     known = sorted({each.at_once for each in profile.times})
-    alone = _lines([each for each in profile.times if each.at_once == known[0]])
-    most = _lines([each for each in profile.times if each.at_once == known[-1]])
-    if known[0] == known[-1]:
-        return alone, alone
-    share = min(1.0, max(0.0, (at_once - known[0]) / (known[-1] - known[0])))
+    number = min(max(at_once, known[0]), known[-1])
+    below, above = max(k for k in known if k <= number), min(k for k in known if k >= number)
+    alone = _lines(profile, known[0])
+    fewer, more = (_lines(profile, k, alone) for k in (below, above))
+    share = (number - below) / max(1, above - below)
     mixed = [
         Line(*((1 - share) * x + share * y for x, y in zip(a, b, strict=True)))
-        for a, b in zip(alone, most, strict=True)
+        for a, b in zip(fewer, more, strict=True)
     ]
     return alone, mixed
 
 
-def _lines(times: Sequence[StepTimes]) -> list[Line]:
-    """Return the line through the smallest and the largest batch, of each part."""
+def _lines(profile: ProgramProfile, at_once: int, alone: Sequence[Line] = ()) -> list[Line]:
+    """Return the line through the smallest and the largest batch of so many at once, of each part;
+    through one batch a multiple of `alone`."""
+    times = [each for each in profile.times if each.at_once == at_once]
     low, high = (pick(times, key=lambda each: each.samples) for pick in (min, max))
-    return [
-        _line(low.samples, below, high.samples, above)
-        for below, above in zip(_parts(low), _parts(high), strict=True)
-    ]
+    below, above = _parts(low), _parts(high)
+    if low is high:
+        like = alone or [Line(0.0, 1.0)] * len(above)
+        return [line.through(high.samples, each) for line, each in zip(like, above, strict=True)]
+    return [_line(low.samples, *each, high.samples) for each in zip(below, above, strict=True)]
 
 
-def _line(low: int, below: float, high: int, above: float) -> Line:
-    if low == high:
-        return Line(0.0, above / high)
+def _line(low: int, below: float, above: float, high: int) -> Line:
     slope = max(0.0, (above - below) / (high - low))
     return Line(max(0.0, above - slope * high), slope)
 

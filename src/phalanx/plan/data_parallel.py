@@ -83,11 +83,12 @@ def bucket_list(
     coding: Coding | None = None,
     cache_bytes: int = CACHE_BYTES,
     turns: float = 1.0,
+    pace: float = 1.0,
 ) -> list[PlannedBucket]:
     """Return the sums of a step; one of all gradients where the backward pass hides none.
 
     overlap: None: as the run decides. link: an emulated one. coding: of compressed gradients.
-    turns: ranks that share a core.
+    turns: ranks that share a core. pace: as of `ProgramProfile`.
     """
     whole, one_node = profile.gradient_bytes, layout.on_one_node and link is None
     overlaps = overlaps_by_default(layout.ranks, on_one_node=one_node)
@@ -119,7 +120,7 @@ def bucket_list(
     )
     *others, last = (planned(sum(sizes[number] for number in bucket)) for bucket in numbers)
     if overlaps:
-        last = last._replace(node_s=last.node_s + THREAD_S)
+        last = last._replace(node_s=last.node_s + pace * THREAD_S)
     return [
         PlannedBucket(_submitted(gradients, max(bucket)) if overlaps else 1.0, sum_)
         for bucket, sum_ in zip(numbers, (*others, last), strict=True)

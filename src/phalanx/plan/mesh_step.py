@@ -91,11 +91,15 @@ class MeshStep:
         ranks_per_node: int,
         sums: Sequence[SumTime],
         turns: float = 1.0,
+        pace: float = 1.0,
     ) -> None:
-        """turns: ranks that share a core, each of which waits for the processor seconds of all."""
+        """turns: ranks that share a core, each of which waits for the processor seconds of all.
+        pace: factor of what the engine takes by itself, as of `ProgramProfile`."""
         self.mesh = mesh = options.mesh_of(ranks)
         self._profile, self._options, self._sums = profile, options, sums
-        self._turns = turns
+        self._turns, self._pace = turns, pace
+        self._calls = turns * pace
+        """Factor of the processor seconds that the engine takes by itself."""
         self._groups = {axis: AxisGroup.of(mesh, axis, ranks_per_node) for axis in AXES}
         self.samples = profile.global_batch / mesh.data_size
         self.pipeline = options.layout(mesh)
@@ -246,7 +250,7 @@ class MeshStep:
         compute("optimizer", time.optimizer_s * self._own_share(), sent)
         if self._options.strategy == "zero" and self._options.zero_stage == 1:
             shared_s = self._half_s(self._profile.gradient_bytes, "dp", link)
-            message("parameters", self._turns * ZERO_ONE_S + shared_s)
+            message("parameters", self._calls * ZERO_ONE_S + shared_s)
         return actions
 
     def _unit_shares(self) -> dict[str, tuple[float, float]]:
@@ -294,7 +298,7 @@ class MeshStep:
         size = _values(self._profile, name, self.mesh.tp) * self._profile.itemsize
         rate = self._profile.memory_bytes_per_s
         copies_s = 2 * size / rate if rate else 0.0
-        own_s = self._turns * (UNIT_S + UNIT_PARAMETER_S * len(parameters))
+        own_s = self._calls * (UNIT_S + UNIT_PARAMETER_S * len(parameters))
         return own_s + copies_s + self._half_s(size, "shard", link)
 
     def _shard_sum_s(self, name: str, link: LinkSpeed | None) -> float:
@@ -321,7 +325,7 @@ class MeshStep:
         calls = messages.all_reduces + 2 * messages.pairs + messages.gathers
         rows = math.ceil(self.micro_batch) * profile.sequence
         one_s = self._sum_s(rows * profile.split.width * profile.itemsize, "tp", link)
-        return (sums * one_s + self._turns * calls * TENSOR_CALL_S) / 2
+        return (sums * one_s + self._calls * calls * TENSOR_CALL_S) / 2
 
     # -- pipelines ---------------------------------------------------------------------------
 
@@ -351,7 +355,7 @@ class MeshStep:
             peer = _receiver(action, layout)
             is_sent = peer is not None and layout.rank_of(peer) != rank
             messages = is_sent + sum(actions[n].lane.startswith(NETWORK) for n in needs)
-            took += self._turns * messages * MESSAGE_S * took / (took + COLD_S)
+            took += self._calls * messages * MESSAGE_S * took / (took + COLD_S)
             name = f"{action.kind} {action.stage} {action.micro_batch}"
             actions.append(LaneAction(name, f"{COMPUTE} {rank}", took, tuple(needs)))
             places[action] = len(actions) - 1
@@ -373,12 +377,12 @@ class MeshStep:
         """Return the message that brings what action number `made` has made to another rank."""
         if link is None:
             rate = self._profile.memory_bytes_per_s or 4e9
-            seconds = HANDOVER_S + 2 * num_bytes / rate
+            seconds = self._pace * HANDOVER_S + 2 * num_bytes / rate
             return LaneAction("send", f"{NETWORK} {rank}", seconds, (made,))
         speed = self._groups["pp"].link(link)
         assert speed is not None, "between nodes"
         seconds, later_s = num_bytes / speed.bandwidth_bytes_per_s, speed.latency_s
-        later_s += speed.overhead_s + HANDOVER_S
+        later_s += speed.overhead_s + self._pace * HANDOVER_S
         return LaneAction("send", f"{NETWORK} {rank}", seconds, (made,), later_s)
 
     def _stage_seconds(
@@ -400,10 +404,10 @@ class MeshStep:
                 sums = [each + part * seconds for each, seconds in zip(sums, time, strict=True)]
                 messages += self._tensor_s(name, link) + self._gather_s(name, link)
             forward, inputs, weights, input_half, weight_half = sums
-            messages += self._turns * ACTION_S
+            messages += self._calls * ACTION_S
             whole_s = inputs + weights + messages
             trained = sum(len(self._profile.units.get(parts[n][0], ())) for n in stage)
-            split_s = self._turns * SPLIT_S * trained
+            split_s = self._calls * SPLIT_S * trained
             is_first = not found  # it computes all in the second half, as it hands nothing back
             found.append(
                 {

@@ -113,7 +113,8 @@ class Unknowns(NamedTuple):
     latency: float = 0.5
     contention: float = 0.5
     engine: float = 1.0
-    """Step of a mesh, or of compressed gradients: what the engine takes was found on two models."""
+    """Step of a mesh, of compressed gradients or over a real network: what the engine takes there
+    was found on two models, or nowhere."""
 
 
 MIDDLE = Unknowns()
@@ -236,13 +237,15 @@ class Predictor:
         self._at_once = min(ranks, target.ranks_per_node)
         self._turns = max(1.0, self._sharing(self._at_once))
         """Ranks that share a core."""
+        self._pace = profile.pace / target.speed
         self.strategy = options.strategy if ranks > 1 else "mpi"
         sums = target.sums or profile.sums
         self.mesh: MeshStep | None = None
         self.buckets: list[PlannedBucket] = []
         self._loss_sum = loss_sum_of(self.layout, target.link)
         if self.strategy in ON_MESH:
-            self.mesh = MeshStep(profile, options, ranks, per_node, sums, self._turns)
+            more = {"turns": self._turns, "pace": self._pace}
+            self.mesh = MeshStep(profile, options, ranks, per_node, sums, **more)
         elif ranks > 1:
             self.buckets = bucket_list(
                 profile,
@@ -252,6 +255,7 @@ class Predictor:
                 link=target.link,
                 coding=CODINGS.get(options.compress),
                 turns=self._turns,
+                pace=self._pace,
             )
 
     def step(self, draw: Unknowns) -> StepPrediction:
@@ -265,7 +269,8 @@ class Predictor:
             # An emulated link sleeps: all is hidden that can be.
             share = 1.0 if self._target.link is not None else draw.hidden
             found = found.mixed_with(hidden, share)
-        is_engine = self.mesh is not None or self._target.options.compress != "none"
+        options, is_real = self._target.options, link is not None and self._target.link is None
+        is_engine = self.mesh is not None or options.compress != "none" or is_real
         return StepPrediction(*(draw.engine * each for each in found)) if is_engine else found
 
     def _step(self, draw: Unknowns, link: LinkSpeed | None, *, hides: bool) -> StepPrediction:
@@ -292,7 +297,7 @@ class Predictor:
 
     @property
     def samples_of_rank(self) -> float:
-        return self.mesh.samples if self.mesh else self._profile.global_batch / self._ranks
+        return self.mesh.samples if self.mesh else self._profile.samples_of_rank(self._ranks)
 
     @property
     def num_places(self) -> int:
@@ -356,7 +361,7 @@ class Predictor:
         evaluation, which the ranks divide, and a checkpoint."""
         profile, turns = self._profile, self._turns
         after_s = turns * (profile.evaluation_s or 0.0) / self._ranks
-        start_s = turns * (profile.startup_s + (JOINING_S if self._ranks > 1 else 0.0))
+        start_s = turns * (profile.startup_s + self._pace * JOINING_S * (self._ranks > 1))
         return start_s + self._target.epochs * (after_s + (profile.checkpoint_s or 0.0))
 
     def state_bytes(self) -> float:
@@ -367,9 +372,7 @@ class Predictor:
     def peak_bytes(self) -> float | None:
         """Return the most memory of a rank's process: that of one rank alone by its samples, with
         this one's state in place of the whole; None where it was not measured."""
-        kept = self._profile.global_batch / self._ranks
-        if self.mesh is not None:
-            kept = self.mesh.kept_samples()
+        kept = self.mesh.kept_samples() if self.mesh else self._profile.samples_of_rank(self._ranks)
         whole = peak_bytes(self._profile, kept)
         return None if whole is None else whole - self._profile.state_bytes + self.state_bytes()
 
@@ -396,9 +399,8 @@ class Predictor:
             return None if target.machine is None else 1.0
         if nearest := self._nearest_contention():
             return target.machine.contention[nearest]
-        samples = self._profile.global_batch / self._ranks
         low, high = UNKNOWN_CONTENTION
-        high = max(high, measured_contention(self._profile, samples, at_once))
+        high = max(high, measured_contention(self._profile, self.samples_of_rank, at_once))
         return low + draw.contention * (high - low)
 
     def _link(self, draw: Unknowns) -> LinkSpeed | None:
@@ -409,7 +411,7 @@ class Predictor:
             bandwidth = target.link.bandwidth_bytes_per_s or math.inf
             measured = self._profile.message_overhead_s
             overhead = MESSAGE_OVERHEAD_S if measured is None else measured
-            return LinkSpeed(bandwidth, target.link.latency_s, overhead + WAKE_S)
+            return LinkSpeed(bandwidth, target.link.latency_s, overhead + self._pace * WAKE_S)
         network = None if target.machine is None else target.machine.network
         assert network is not None, "checked: more nodes than one need a network"
         spread = network.bandwidth_spread
@@ -516,7 +518,7 @@ def reasons_to_doubt(profile: ProgramProfile, target: Target, counts: Sequence[i
     if max(counts) >= FAR_RANKS * most:
         found.append(f"{max(counts) // most} times the ranks that were calibrated")
     low, high = measured_samples(profile)
-    smallest, largest = (profile.global_batch / f(counts) for f in (max, min))
+    smallest, largest = (profile.samples_of_rank(f(counts)) for f in (max, min))
     if smallest < low or largest > high:
         found.append(
             f"batches of {smallest:g} to {largest:g} samples a rank, measured {low} to {high}"

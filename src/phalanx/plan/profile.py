@@ -6,6 +6,7 @@ step of ranks that communicate is in it; what these take beside is predicted.
 
 from __future__ import annotations
 
+import math
 import statistics
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -32,6 +33,8 @@ PROFILE = "profile.json"
 WARM_UP = 1 / 4
 """Share of the first steps that is left out: caches, allocators and clocks settle."""
 FEWEST_STEPS = 8
+CALL_S = 95e-6
+"""Seconds of `core_probe.call_s` on the machine where constants of predictions were found."""
 
 
 class StepTimes(msgspec.Struct, frozen=True, kw_only=True):
@@ -133,6 +136,8 @@ class ProgramProfile(ProgramCosts, frozen=True, kw_only=True):
     """Parameters, gradients and state of the optimizer of a rank alone."""
     peak_memory_bytes: int
     global_batch: int
+    micro_batches: int | None = None
+    """Micro-batches of a global batch, as the program asks for them; None: one per rank."""
     train_samples: int
     sample_bytes: float = 0.0
     """Bytes of a sample in the files of a pack; 0: the data are not of a pack."""
@@ -154,6 +159,8 @@ class ProgramProfile(ProgramCosts, frozen=True, kw_only=True):
     """Seconds that a message of ranks that wait asleep takes beside the latency of its link."""
     core_share: float = 1.0
     """Part of the time that a thread had a core, between the runs of the calibration."""
+    call_s: float | None = None
+    """Seconds of `core_probe.call_s`, between the runs of the calibration; None: not measured."""
     memory_bytes_per_s: float | None = None
     """Rate of this machine's memory, all ranks at once, on a working set beyond its caches."""
 
@@ -162,9 +169,19 @@ class ProgramProfile(ProgramCosts, frozen=True, kw_only=True):
         return self.parameters * self.itemsize
 
     @property
+    def pace(self) -> float:
+        """Return how much longer calls take than where the costs of the engine were found."""
+        return 1.0 if self.call_s is None else self.call_s / CALL_S
+
+    @property
     def quantities(self) -> int:
         """Return how many values the optimizer keeps for each trained one."""
         return max(0, round(self.state_bytes / max(1, self.gradient_bytes)) - 2)
+
+    def samples_of_rank(self, parts: int) -> int:
+        """Return the samples of the rank that has most, where `parts` ranks divide a batch."""
+        number = self.micro_batches or parts
+        return math.ceil(math.ceil(number / parts) * self.global_batch / number)
 
     def disturbance(self) -> float:
         """Return by how much steps may have been disturbed, as a share."""
@@ -172,16 +189,17 @@ class ProgramProfile(ProgramCosts, frozen=True, kw_only=True):
 
     def unsteadiness(self) -> float:
         """Return by how much equal steps differ over the time of their measurement, as a share:
-        half the distance between the medians of the halves of all runs."""
+        half of the 90 % range of the medians of the halves of all runs."""
         widest = 0.0
         for times in self.times:
-            halves = [
+            halves = sorted(
                 statistics.median(half)
                 for steps in times.step_s
                 for half in (steps[: len(steps) // 2], steps[len(steps) // 2 :])
                 if half
-            ]
-            widest = max(widest, (max(halves) - min(halves)) / 2 / times.median_s)
+            )
+            low, high = (halves[round(share * (len(halves) - 1))] for share in (0.05, 0.95))
+            widest = max(widest, (high - low) / 2 / times.median_s)
         return widest
 
     def most_at_once(self) -> int:
@@ -222,6 +240,7 @@ def profile_of_runs(
     read = {number: [_OneRank.read(path) for path in paths] for number, paths in runs.items()}
     first = next(iter(read.values()))[0]
     setting, environment, started = first.run.setting, first.run.environment, first.started
+    micro_batches = setting.options.get("micro_batches")
     itemsize = _ITEMSIZES.get(setting.dtype, 4)
     memory = first.memory
     state = 0 if memory is None else memory.parameters_bytes + memory.optimizer_bytes
@@ -239,6 +258,7 @@ def profile_of_runs(
         state_bytes=state,
         peak_memory_bytes=first.peak_memory_bytes,
         global_batch=global_batch or setting.global_batch_size,
+        micro_batches=None if micro_batches is None else int(micro_batches),
         train_samples=started.train_samples,
         epochs=1 if setting.epochs == sys.maxsize else setting.epochs,
         times=[

@@ -36,11 +36,14 @@ def make_plan(
     layouts, left_out = list[PlannedLayout](), dict[str, str]()
     if with_layouts:
         layouts, left_out = search_layouts(profile, target, max(counts))
-    many = [count for count in counts if _parts(target, count) > profile.global_batch]
+    most, what = profile.global_batch, "samples"
+    if profile.micro_batches is not None:
+        most, what = profile.micro_batches, "micro-batches"
+    many = [count for count in counts if _parts(target, count) > most]
     if many:
         name = f"--ranks {many[0]}{' and more' * (len(many) > 1)}"
         left_out[name] = (
-            f"the batch has {profile.global_batch} samples, fewer than its parts: plan a larger one"
+            f"the batch has {most} {what}, fewer than its parts: plan with more of them"
         )
         if len(many) == len(counts):
             raise UserError(f"{name}: {left_out[name]}")
