@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from phalanx.plan.compute import compute_time, peak_bytes
+from phalanx.plan.compute import compute_time, late_share, peak_bytes
 from phalanx.plan.profile import ProgramProfile
 from tests.plan.made_profile import profile, steps
 
@@ -52,3 +52,17 @@ def test_the_rank_with_most_samples(micro_batches: int | None, parts: int, sampl
     """4 ranks share 6 micro-batches: a step is as long as that of those that have two."""
     known = msgspec.structs.replace(profile(), micro_batches=micro_batches)
     assert known.samples_of_rank(parts) == samples
+
+
+def test_ranks_that_seldom_wait_are_late_by_what_lasts() -> None:
+    """A neighbour slows a core down for seconds, so its delays do not cancel within some steps; it
+    was taken that they do, and steps of local SGD came out a tenth too short."""
+    chance, lasting = [1.0, 1.2] * 64, [1.0] * 64 + [1.2] * 64
+    one = steps(1, 64)
+    by_chance, by_phase = (msgspec.structs.replace(one, step_s=[s]) for s in (chance, lasting))
+    middle_s = by_chance.median_s
+    assert by_phase.median_s == middle_s == pytest.approx(1.1)
+    assert late_share(by_phase, 4, 16) == pytest.approx(1.2 / middle_s - 1)
+    assert late_share(by_chance, 4, 16) == pytest.approx(0.0, abs=1e-12)
+    assert late_share(by_chance, 4) == late_share(by_phase, 4) > 0.08
+    assert late_share(by_phase, 4, 1000) == late_share(by_phase, 4), "runs are shorter"

@@ -37,18 +37,19 @@ def compute_time(
     at_once: int,
     ranks: int,
     contention: float | None = None,
+    period: int = 1,
 ) -> ComputeTime:
     """Return the step of a rank with `samples`, of `ranks` that wait for each other.
 
     at_once: ranks that compute on a node. contention: time of as many as multiple of one alone, of
-    another machine; None: as the profile says.
+    another machine; None: as the profile says. period: steps from one wait to the next.
     """
     alone, busy = _fits(profile, at_once)
     parts = [max(0.0, line.at(samples)) for line in (alone if contention else busy)]
     found = ComputeTime(*parts)
     if contention:
         found = found.scaled(contention)
-    share = late_share(_nearest(profile, samples, at_once), ranks)
+    share = late_share(_nearest(profile, samples, at_once), ranks, period)
     return found._replace(waiting_s=share * found.own_s)
 
 
@@ -59,13 +60,13 @@ def measured_contention(profile: ProgramProfile, samples: float, at_once: int) -
     return max(1.0, _total(busy, samples) / max(1e-12, _total(alone, samples)))
 
 
-def late_share(times: StepTimes, ranks: int) -> float:
+def late_share(times: StepTimes, ranks: int, period: int = 1) -> float:
     """Return by how much the slowest of `ranks` is later than the median, as a share of it.
 
-    Each draws its steps from the measured ones, by itself: a step of all is the maximum, whose
-    median is the quantile of 2^(-1/p) of one.
+    Each draws its steps from the measured ones, by itself, `period` of them that followed each
+    other at a time: a step of all is the maximum, whose median is the quantile of 2^(-1/p) of one.
     """
-    pooled = times.pooled
+    pooled = (times.means(period) if period > 1 else []) or times.pooled
     place = float(0.5 ** (1 / ranks)) * (len(pooled) - 1)
     low = int(place)
     high = min(low + 1, len(pooled) - 1)

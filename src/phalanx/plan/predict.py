@@ -327,7 +327,8 @@ class Predictor:
         """Return the step of a rank that exchanges nothing."""
         target, contention = self._target, self._contention(draw)
         apart = round(self._ranks / self._turns)  # ranks that share a core are late together
-        time = compute_time(self._profile, samples, self._at_once, apart, contention)
+        period = target.options.local_steps if self.strategy == "local" else 1
+        time = compute_time(self._profile, samples, self._at_once, apart, contention, period)
         factor = draw.run / target.speed * (1.0 if target.is_same_processor else draw.processor)
         time = time.scaled(factor)
         # Short steps end before the ranks are spread evenly over the cores.
@@ -443,12 +444,10 @@ def draw_link(
 def _between_averages(
     time: ComputeTime, buckets: Sequence[PlannedBucket], link: LinkSpeed | None, period: int
 ) -> StepPrediction:
-    """Return a step of local SGD, of which every `period`-th ends with an average: a rank is late
-    by the root of so many steps, as they differ by chance."""
-    waiting_s = time.waiting_s / math.sqrt(period)
+    """Return a step of local SGD, of which every `period`-th ends with an average."""
     exposed_s = sum(bucket.sum.seconds(link) for bucket in buckets) / period
-    step_s = time.own_s + waiting_s + exposed_s
-    return StepPrediction(step_s, time.own_s, waiting_s, exposed_s, 0.0)
+    step_s = time.own_s + time.waiting_s + exposed_s
+    return StepPrediction(step_s, time.own_s, time.waiting_s, exposed_s, 0.0)
 
 
 def _plan_of(

@@ -58,6 +58,14 @@ class StepTimes(msgspec.Struct, frozen=True, kw_only=True):
         """Return the steps of all ranks, sorted."""
         return sorted(seconds for rank in self.step_s for seconds in rank)
 
+    def means(self, period: int) -> list[float]:
+        """Return the mean steps of all stretches of so many, sorted; none if runs are shorter."""
+        return sorted(
+            statistics.fmean(rank[start : start + period])
+            for rank in self.step_s
+            for start in range(0, len(rank) - period + 1, period)
+        )
+
     @property
     def median_s(self) -> float:
         return statistics.median(self.pooled)
