@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from phalanx.bench.profile import TrainingOfProgram, measure_profile
+from phalanx.bench.profile import TrainingOfProgram, _middle, measure_profile
 from phalanx.errors import UserError
 from phalanx.plan.profile import read_profile
 
@@ -98,3 +98,7 @@ def test_a_program_with_micro_batches_is_measured_by_whole_ones() -> None:
     found = read_profile(measured(samples=320, program=parts))
     assert found.micro_batches == 3
     assert [each.samples for each in found.times] == [43, 64]
+
+
+def test_a_node_of_many_cores_is_measured_with_some_of_them_too() -> None:
+    assert [_middle(cores) for cores in (1, 2, 3, 4, 8, 64)] == [1, 1, 1, 2, 4, 8]
