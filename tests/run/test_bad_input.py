@@ -360,6 +360,17 @@ def test_backward_is_called_once_for_each_micro_batch() -> None:
             run.backward(loss)
 
 
+def test_a_loop_may_set_the_rate_of_each_step() -> None:
+    """Before the backward pass of each micro-batch, as that of `phalanx train` does."""
+    model = nn.Linear(4, 2)
+    optimizer = SGD(model.parameters(), lr=0.1)
+    run = phalanx.start(model, optimizer, (INPUTS, TARGETS), batch_size=4, micro_batches=2)
+    for batch in run:
+        optimizer.param_groups[0]["lr"] = 0.1 / (1 + batch.step)
+        run.backward(loss_of(run, batch))
+    assert optimizer.param_groups[0]["lr"] == 0.1 / 3
+
+
 def test_what_the_run_does_is_left_out_of_the_loop() -> None:
     model = nn.Linear(4, 2)
     optimizer = SGD(model.parameters(), lr=0.1)

@@ -109,7 +109,7 @@ class StepGradients:
     def begin_step(self, batch: MicroBatch) -> None:
         """Clear the gradients. batch: the first micro-batch."""
         self._check_unchanged()
-        self._schedulers.begin_step(has_several=not batch.ends_step)
+        self._schedulers.begin_step()
         self._strategy.clear_gradients()
         self._global_samples = batch.global_samples
         self._result = BEGINNING
@@ -202,6 +202,7 @@ class StepGradients:
             self._accumulated = next((p for p in self._accumulating if p.grad is not None), None)
             if not self._missing:
                 self._until_backward.close()
+                self._schedulers.note()
         ended, result = time.perf_counter(), self._result
         self._result = StepResult(
             result.loss_sum + (own * value if own else 0.0),  # 0 · nan of what counts nothing

@@ -190,7 +190,7 @@ class StepSchedulers:
         self._left_at: list[int] | None = None
         """Steps of the schedulers after the last update; None: they may have become others."""
         self._rates: list[float] = []
-        """Learning rates at the begin of a step of several micro-batches; empty: of one."""
+        """Learning rates at the step's last backward pass; empty: it has had none."""
 
     def step(self, due: Collection[str]) -> None:
         """Follow the update of the optimizers with these names."""
@@ -203,18 +203,22 @@ class StepSchedulers:
         """Let the schedulers have another state, which a checkpoint or a peer has given."""
         self._left_at = None
 
-    def begin_step(self, *, has_several: bool) -> None:
-        """Begin a step. has_several: it has several micro-batches. Raises: UserError when the
-        program has stepped a scheduler of the run."""
+    def begin_step(self) -> None:
+        """Raises: UserError when the program has stepped a scheduler of the run."""
         if self._left_at not in (None, self._num_steps()):
             raise UserError(
                 "scheduler.step() was called for the scheduler of phalanx.start, which would step "
                 "twice: leave the call out, since the run steps it after each update"
             )
-        self._rates = self._rates_now() if has_several else []
+        self._rates = []
+
+    def note(self) -> None:
+        """Note the rates after a micro-batch that is not the step's last: a loop may have set them
+        for the step before its backward pass."""
+        self._rates = self._rates_now()
 
     def check(self) -> None:
-        """Raises: UserError when a rate has changed within the step."""
+        """Raises: UserError when a rate has changed since then, before the next micro-batch."""
         if self._rates and self._rates != self._rates_now():
             raise UserError(
                 "a learning rate was changed between two micro-batches of a step, as by "
