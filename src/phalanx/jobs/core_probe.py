@@ -35,7 +35,7 @@ def probe(cores: int, duration_s: float = DURATION_S) -> Probe:
 def call_s(duration_s: float = DURATION_S) -> float:
     """Return the median processor seconds of a fixed piece of Python. A neighbour beyond this
     machine's sight, on the other thread of a core, makes it longer, and takes no share of it."""
-    times, until_s = [], time.perf_counter() + duration_s
+    times, until_s = list[float](), time.perf_counter() + duration_s
     while time.perf_counter() < until_s or not times:
         began_s = time.thread_time()
         _make_calls()
@@ -54,7 +54,7 @@ class _Called:
 
 
 def _make_calls() -> None:
-    kept, called = {}, _Called(0)
+    kept, called = dict[int, tuple[int, _Called]](), _Called(0)
     for number in range(CALLS):
         called = called.plus(_Called(number))
         kept[number % KEPT] = (number, called)
