@@ -306,8 +306,8 @@ def measure_profile(
 
 
 def _middle(at_once: int) -> int:
-    """Return a number of ranks between 1 and `at_once`, as many times the one as it is less than
-    the other: what a core takes from another one is not even in their number."""
+    """Return the power of two between 1 and `at_once`, about its root: memory that some ranks do
+    not fill may be too slow for more, so a line from one to all would be too high."""
     return 2 ** round(math.log2(at_once) / 2) if at_once > MIDDLE_FROM else 1
 
 
