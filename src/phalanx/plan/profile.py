@@ -34,7 +34,7 @@ WARM_UP = 1 / 4
 """Share of the first steps that is left out: caches, allocators and clocks settle."""
 FEWEST_STEPS = 8
 CALL_S = 95e-6
-"""Seconds of `core_probe.call_s` where constants were found, inferred: of steps as long as there."""
+"""Seconds of `core_probe.call_s` where constants were found, inferred from equally long steps."""
 
 
 class StepTimes(msgspec.Struct, frozen=True, kw_only=True):
