@@ -27,6 +27,7 @@ from phalanx.records.events import (
     StepEvent,
 )
 from phalanx.records.files import rank_file, read_events, read_run
+from phalanx.records.last_collectives import DUMP_DIR, dump_folder
 from phalanx.report.folder import read_folder
 from phalanx.report.page import content_of
 from phalanx.run.batch import MicroBatch
@@ -112,10 +113,13 @@ def test_the_loss_of_own_weights_is_their_mean(tmp_path: Path) -> None:
 def test_runs_of_one_program_have_folders_of_their_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.delenv(DUMP_DIR, raising=False)
     monkeypatch.setenv("PHALANX_RUN_DIR", str(tmp_path / "runs"))
     for _ in range(2):
         train(run_of(None))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["runs", "runs-2"]
+    assert dump_folder() == tmp_path / "runs-2"
+    assert DUMP_DIR not in os.environ  # a program that this one starts has a folder of its own
     with pytest.raises(phalanx.UserError, match="already holds the records of a run"):
         run_of(tmp_path / "runs")
     again = {"checkpoint_dir": tmp_path / "saved", "resume": True}  # none is there yet

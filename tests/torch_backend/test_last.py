@@ -12,12 +12,9 @@ from tests.conftest import ONE_THREAD, PATIENCE, Programs, Ranks, forked_phalanx
 pytestmark = pytest.mark.mpi
 
 
-def test_a_script_that_raises(
-    programs: Programs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_script_that_raises(programs: Programs, tmp_path: Path) -> None:
     """It names no folder: that of `phalanx launch` has the files, and the last lines say who is
     behind."""
-    monkeypatch.delenv(DUMP_DIR, raising=False)  # a run of this process may have set it
     logs = tmp_path / "last"
     words = ["launch", "-n", 2, "--log-dir", logs, programs("last.py"), "raise"]
     done = subprocess.run(

@@ -16,7 +16,7 @@ import msgspec
 from phalanx.records.files import DECODE_ERRORS, write_atomically
 
 DUMP_DIR = "PHALANX_DUMP_DIR"
-"""Folder for these files; a run of Phalanx's own sets it to that of its records."""
+"""Folder for these files; else they go to that of a run's records."""
 
 
 class LastCall(msgspec.Struct, frozen=True, kw_only=True):
@@ -173,7 +173,17 @@ def _read(path: Path) -> LastCollectives | None:
         return None
 
 
+_of_run: Path | None = None
+"""Not a variable of the environment, which programs that this process starts would inherit."""
+
+
+def dump_into(folder: Path) -> None:
+    """Set the folder for these files, that of a run's records, for this process alone."""
+    global _of_run
+    _of_run = folder
+
+
 def dump_folder() -> Path | None:
-    """Return the folder for these files, set by the user or the run."""
+    """Return the folder for these files, set by the run or the user; None: neither has."""
     folder = os.environ.get(DUMP_DIR)
-    return Path(folder) if folder else None
+    return _of_run or (Path(folder) if folder else None)

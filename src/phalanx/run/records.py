@@ -43,7 +43,7 @@ from phalanx.records.files import (
     why_full,
     write_failure,
 )
-from phalanx.records.last_collectives import DUMP_DIR, last_collectives_file
+from phalanx.records.last_collectives import DUMP_DIR, dump_into, last_collectives_file
 from phalanx.records.schema import Outcome, Run
 from phalanx.records.spans import SpanRecorder, TracedRank, write_spans
 from phalanx.run.batch import LoopOptions, Position
@@ -89,7 +89,8 @@ class ProgramRecords:
             strategy.group.barrier()
             gathered = GatheredRecords.begin(strategy.group, folder)
             folder = local_folder(folder) or folder
-            dump_into(folder)
+            if os.environ.get(DUMP_DIR) in (None, os.environ.get(RUN_DIR)):  # a launcher's, or none
+                dump_into(folder)
         self.folder = folder
         self._options, self._num_samples = options, num_samples
         self.is_ended = self.has_failed = False
@@ -379,13 +380,6 @@ def _is_killed(rank: StartedEvent, folder: Path) -> bool:
     except ProcessLookupError:
         return True
     return False
-
-
-def dump_into(folder: Path) -> None:
-    """Set the folder to which ranks write their last collectives on failure, unless the user, and
-    not a launcher, has named another."""
-    if os.environ.get(DUMP_DIR) in (None, os.environ.get(RUN_DIR)):
-        os.environ[DUMP_DIR] = str(folder)
 
 
 class Tracing:
