@@ -77,7 +77,7 @@ class MeasuredNodes(msgspec.Struct, frozen=True, kw_only=True):
     memory_bytes: int
     load_average: float
     busy_s: dict[int, list[float]]
-    """Median turn of the slowest of the ranks that compute at once, by their number and round."""
+    """Mean turn of the slowest of the ranks that compute at once, by their number and round."""
     sum_cpu_s_per_mb: float
     """Processor seconds in which a rank adds a megabyte of float32 to another."""
     links: list[LinkTimes]
@@ -114,18 +114,21 @@ def measure_here(counts: Sequence[int], world: World | None, show: Show) -> Meas
 
 
 def busy_times(counts: Sequence[int], world: World | None) -> dict[int, list[float]]:
-    """Return the median turn of the slowest rank, by the number of ranks that compute at once on
-    the first node, which take turns. All others sleep: no message passes meanwhile. Collective."""
+    """Return the mean turn of the slowest rank, by the number of ranks that compute at once on the
+    first node, which take turns. All others sleep: no message passes meanwhile. Collective.
+
+    A median would be that of turns within a time slice, as if ranks that share a core had it alone.
+    """
     found: dict[int, list[float]] = {number: [] for number in counts}
     for _ in range(ROUNDS):
         for number in counts:
             if world is None:
-                found[number].append(statistics.median(turns(BUSY_S)))
+                found[number].append(statistics.fmean(turns(BUSY_S)))
                 continue
             turn_s = 0.0
             world.barrier("contention")
             if world.rank < number:  # they fill the first node first
-                turn_s = statistics.median(turns(BUSY_S))
+                turn_s = statistics.fmean(turns(BUSY_S))
             else:
                 time.sleep(BUSY_S)
             found[number].append(max(world.group.compare(turn_s)))
