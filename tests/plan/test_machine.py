@@ -75,9 +75,10 @@ NETWORK = {"bandwidth_bytes_per_s": 1e9}
         ({"network": {**NETWORK, "latency_s": 20}}, "latency_s must be a number of seconds from"),
         ({"network": {"bandwidth_bytes_per_s": 1e13}}, "bytes per second out of a node"),
         ({"network": 3}, "network"),
-        ({"contention": {2: 0.1}}, "contention of 2 ranks must be a multiple"),
-        ({"memory_bytes_per_s": {65536: 10}}, "memory_bytes_per_s of 65536 bytes"),
-        ({"all_reduce": [{"ranks": 1, "bytes": 8, "seconds": 1}]}, "all_reduce needs ranks from 2"),
+        ({"contention": {2: 0.1}}, "contention of 2 must be a number of times the seconds"),
+        ({"contention": {0: 1.5}}, "a key of contention must be a number of ranks from 1 to 4096"),
+        ({"memory_bytes_per_s": {65536: 10}}, "memory_bytes_per_s of 65536 must be a number of"),
+        ({"all_reduce": [{"ranks": 1, "bytes": 8, "seconds": 1}]}, "ranks must be a number of ra"),
         (
             {"memory_bytes_per_s": {2**26: 1e10}, "network": {"bandwidth_bytes_per_s": 1e11}},
             "are these bits? Then write 1.25e+10",

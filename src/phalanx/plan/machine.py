@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import math
+from collections.abc import Iterator
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -93,6 +94,10 @@ RANGES: dict[str, tuple[float, float, str]] = {
     "network.latency_spread": (0, 100, "shares of the latency"),
     "network.send_cpu_s_per_mb": (0, 10, "processor seconds per megabyte"),
     "sum_cpu_s_per_mb": (0, 10, "processor seconds per megabyte"),
+    "memory_bytes_per_s": (1e6, 1e14, "bytes per second of a rank"),
+    "memory_bytes_per_s.key": (1, 1e15, "bytes that a rank works on"),
+    "contention": (0.5, 1000, "times the seconds of a rank alone"),
+    "contention.key": (1, 4096, "ranks"),
     "all_reduce.ranks": (2, 4096, "ranks"),
     "all_reduce.bytes": (1, 1e12, "bytes"),
     "all_reduce.seconds": (1e-9, 1000, "seconds"),
@@ -122,18 +127,16 @@ def read_machine(name: str) -> Cluster:
     if not isinstance(content, dict):
         raise UserError(f"{where} holds no machine: write a key and its value per line: nodes: 4")
     _check_keys(where, content, Cluster)
-    if isinstance(content.get("network"), dict):
-        _check_keys(where, content["network"], Network, "network.")
-    sums = content.get("all_reduce")
-    for each in sums if isinstance(sums, list) else []:
-        if isinstance(each, dict):
-            _check_keys(where, each, SumTime, "all_reduce.")
+    for key, kind in {"network": Network, "all_reduce": SumTime}.items():
+        inner = content.get(key)
+        for each in inner if isinstance(inner, list) else [inner]:
+            if isinstance(each, dict):
+                _check_keys(where, each, kind, f"{key}.")
     check_numbers(where, content)
     try:
         machine = msgspec.convert(content, Cluster, strict=False)
     except msgspec.ValidationError as error:
         raise UserError(f"{where}: {error}; `phalanx bench machine` writes such a file") from error
-    _check_tables(where, machine)
     _check_bits(where, machine)
     return machine
 
@@ -143,8 +146,38 @@ def check_numbers(where: str, content: dict[str, Any]) -> None:
 
     where: of the machine, in the error. content: keys and values of its file.
     """
-    for key, (low, high, unit) in RANGES.items():
-        _check_number(where, content, key, low, high, unit)
+    for key, name, value in _numbers(content):
+        low, high, unit = RANGES[key]
+        number = value
+        if isinstance(value, str):  # YAML reads 1e9 as a text
+            try:
+                number = float(value)
+            except ValueError:
+                number = math.nan
+        if isinstance(number, bool) or not isinstance(number, int | float):
+            number = math.nan
+        if not low <= number <= high:
+            raise UserError(
+                f"{where}: {name} must be a number of {unit} from {low:g} to {high:g}, not "
+                f"{value!r}"
+            )
+
+
+def _numbers(content: dict[Any, Any], owner: str = "") -> Iterator[tuple[str, str, Any]]:
+    """Yield the key in `RANGES`, the name and the value of each number, also of tables."""
+    for key, value in content.items():
+        name = f"{owner}{key}"
+        if isinstance(value, dict) and name in RANGES:
+            for each in value:
+                yield f"{name}.key", f"a key of {name}", each
+                yield name, f"{name} of {each}", value[each]
+        elif isinstance(value, dict):
+            yield from _numbers(value, f"{name}.")
+        elif isinstance(value, list):
+            for each in value:
+                yield from _numbers(each, f"{name}.") if isinstance(each, dict) else ()
+        elif name in RANGES and value is not None:
+            yield name, name, value
 
 
 def shared_by(machine: Cluster, ranks: int) -> Cluster:
@@ -205,46 +238,6 @@ def _check_keys(
         low, high, unit = RANGES.get(key, (0, 0, ""))
         given = f", a number of {unit} from {low:g} to {high:g}" if unit else ", a text"
         raise UserError(f"{where}: {key} is missing{given}")
-
-
-def _check_number(
-    where: str, content: dict[str, Any], key: str, low: float, high: float, unit: str
-) -> None:
-    inner: Any = content
-    for part in key.split("."):
-        inner = inner.get(part) if isinstance(inner, dict) else None
-    if inner is None:
-        return
-    if isinstance(inner, str):  # YAML reads 1e9 as a text
-        try:
-            inner = float(inner)
-        except ValueError:
-            inner = math.nan
-    if isinstance(inner, bool) or not isinstance(inner, int | float) or not low <= inner <= high:
-        raise UserError(
-            f"{where}: {key} must be a number of {unit} from {low:g} to {high:g}, not {inner!r}"
-        )
-
-
-def _check_tables(where: str, machine: Cluster) -> None:
-    for ranks, factor in machine.contention.items():
-        if ranks < 1 or not 0.5 <= factor <= 1000:
-            raise UserError(
-                f"{where}: contention of {ranks} ranks must be a multiple of the time alone "
-                f"from 0.5 to 1000, not {factor:g}"
-            )
-    for size, rate in machine.memory_bytes_per_s.items():
-        if size < 1 or not 1e6 <= rate <= 1e14:
-            raise UserError(
-                f"{where}: memory_bytes_per_s of {size} bytes must be bytes per second "
-                f"from 1e+06 to 1e+14, not {rate:g}"
-            )
-    for each in machine.all_reduce:
-        if each.ranks < 2 or each.bytes < 1 or not 0 < each.seconds < 1000:
-            raise UserError(
-                f"{where}: all_reduce needs ranks from 2, bytes from 1 and seconds above 0, "
-                f"not {each.ranks}, {each.bytes} and {each.seconds:g}"
-            )
 
 
 def _check_bits(where: str, machine: Cluster) -> None:
