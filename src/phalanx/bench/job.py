@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 
 from rich.console import Console
 
@@ -15,7 +16,7 @@ from phalanx.errors import RunFailedError
 from phalanx.jobs.command import Command
 from phalanx.jobs.job import Job
 from phalanx.jobs.ranks import RankRequest
-from phalanx.jobs.record import default_folder, opening_fields
+from phalanx.jobs.record import default_folder, opening_fields, this_command
 from phalanx.records.collectives import Bench, BenchSetting
 from phalanx.report.format import size
 
@@ -29,10 +30,16 @@ def new_folder(config: CollectivesConfig) -> Path:
 
 
 def run_bench(
-    config: CollectivesConfig, folder: Path, *, command: Sequence[str], console: Console
+    config: CollectivesConfig,
+    folder: Path,
+    *,
+    console: Console,
+    command: Sequence[str] | None = None,
+    environment: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
     """Run the benchmark, with records in `folder`.
 
+    command: that makes it again; None: that of this process. environment: variables of the ranks.
     Raises: UserError for bad options, RunFailedError when a rank failed or hung, KeyboardInterrupt
             after all ranks were ended; the outcome is always in `bench.json`.
     """
@@ -46,7 +53,7 @@ def run_bench(
         op=config.op,
         crowd=config.crowd,
     )
-    opening = opening_fields(command, ranks.mpi)
+    opening = opening_fields(command or this_command(), ranks.mpi)
     record = Bench(bench=folder.name, config=config.as_record(), setting=setting, **opening)
     with recorded_job(folder, record, console) as line, crowd(config.crowd, folder / CROWD_LOG):
         console.print(f"{config.title}\nrecords in {folder}", markup=False)
@@ -57,6 +64,7 @@ def run_bench(
             ranks=ranks,
             line=line,
             words=sized,
+            environment=environment,
         )
 
 

@@ -17,7 +17,6 @@ from phalanx.bench.profile import memory_rates, sums_of
 from phalanx.bench.ranks import run_ranks
 from phalanx.jobs.live_line import LiveLine
 from phalanx.jobs.ranks import RankRequest
-from phalanx.jobs.record import this_command
 from phalanx.plan.counts import parse_counts
 from phalanx.plan.machine import RANGES, Cluster, Network
 
@@ -63,7 +62,7 @@ def measure_machine(
         config = CollectivesConfig(
             ranks=number, sizes=tuple(sizes), paths=("phalanx",), seconds=SUMS_S, output=place
         )
-        run_bench(config, place, command=this_command(), console=console)
+        run_bench(config, place, console=console)
         sums += sums_of(place, number, "phalanx") if number > 1 else []
         rates = memory_rates(place)
     return Cluster(

@@ -37,7 +37,7 @@ from phalanx.jobs.core_probe import call_s, probe
 from phalanx.jobs.cores import usable_memory_bytes
 from phalanx.jobs.installation import find_mpi
 from phalanx.jobs.job import Job
-from phalanx.jobs.record import RUN_DIR, this_command
+from phalanx.jobs.record import RUN_DIR
 from phalanx.plan.machine import SumTime
 from phalanx.plan.profile import (
     FEWEST_STEPS,
@@ -322,14 +322,8 @@ def measure_sums(folder: Path, num_bytes: int, ranks: int, console: Console) -> 
     if ranks < 2:
         return {}
     sizes = sorted({max(SMALLEST_SUM, num_bytes // part // 8 * 8) for part in SUMMED_PARTS})
-    config = CollectivesConfig(
-        ranks=ranks,
-        sizes=tuple(map(str, [*sizes[:-1], num_bytes])),
-        paths=("phalanx", "direct"),
-        seconds=SUMS_S,
-        output=folder,
-    )
-    run_bench(config, folder, command=this_command(), console=console)
+    wanted = [*sizes[:-1], num_bytes]
+    _run_sums(folder, ranks, wanted, ("phalanx", "direct"), console)
     return {
         "sums": sums_of(folder, ranks, "phalanx"),
         "message_sums": sums_of(folder, ranks, "direct"),
@@ -344,20 +338,23 @@ OVERHEAD_LINK, OVERHEAD_LATENCY_S = "1ms", 1e-3
 def measure_overhead(folder: Path, ranks: int, console: Console) -> float:
     """Return the seconds of a short sum over an emulated link beside the link's own latency: ranks
     sleep, are woken, and hand on what has come."""
-    config = CollectivesConfig(
-        ranks=ranks, sizes=("16",), paths=("phalanx",), seconds=SUMS_S, output=folder
-    )
-    before = os.environ.get(LINK)
-    os.environ[LINK] = OVERHEAD_LINK
-    try:
-        run_bench(config, folder, command=this_command(), console=console)
-    finally:
-        if before is None:
-            del os.environ[LINK]
-        else:
-            os.environ[LINK] = before
+    _run_sums(folder, ranks, [16], ("phalanx",), console, {LINK: OVERHEAD_LINK})
     (found,) = sums_of(folder, ranks, "phalanx")
     return max(0.0, found.seconds - OVERHEAD_LATENCY_S)
+
+
+def _run_sums(
+    folder: Path,
+    ranks: int,
+    sizes: Sequence[int],
+    paths: tuple[str, ...],
+    console: Console,
+    environment: Mapping[str, str] = MappingProxyType({}),
+) -> None:
+    config = CollectivesConfig(
+        ranks=ranks, sizes=tuple(map(str, sizes)), paths=paths, seconds=SUMS_S, output=folder
+    )
+    run_bench(config, folder, console=console, environment=environment)
 
 
 def sums_of(folder: Path, ranks: int, path: str) -> list[SumTime]:

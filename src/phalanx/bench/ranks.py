@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from rich.console import Console
@@ -53,10 +54,12 @@ def run_ranks(
     line: LiveLine,
     phase: str = "",
     words: Callable[[str], str] = str,
+    environment: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
     """Run `python -m module OPTIONS` on new ranks, with records and logs in `folder`.
 
     line: shows what rank 0 announces, in `words` of it, as progress of the phase.
+    environment: further variables of the ranks.
     Raises: RunFailedError or UserError, as `Launch.run`.
     """
 
@@ -69,6 +72,7 @@ def run_ranks(
         words=program_words(["-m", module, json.dumps(options, default=str)]),
         ranks=ranks,
         show=show,
+        environment=environment,
     ).run(folder)
 
 

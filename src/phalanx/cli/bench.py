@@ -16,7 +16,6 @@ from phalanx.cli.lazy import add_command
 from phalanx.cli.preflight import Preflight, preflight_nodes
 from phalanx.errors import RunFailedError, UserError
 from phalanx.jobs.detect import detect
-from phalanx.jobs.record import this_command
 from phalanx.report.collectives import read_collectives
 
 app = App(name="bench", help="Benchmark collectives and storage against other libraries.")
@@ -60,7 +59,7 @@ def collectives(
     if preflight:
         preflight_nodes(config.ranks, console, folders=[folder])
     with interruption_noted(console, f"records in {folder}"):
-        run_bench(config, folder, command=this_command(), console=console)
+        run_bench(config, folder, console=console)
     print_measurement(folder, console, json_)
     if wrong := sum(row["wrong"] for row in read_collectives(folder).rows):
         raise RunFailedError(f"{wrong:,} elements of results were wrong; the table shows whose")
