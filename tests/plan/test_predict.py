@@ -1,6 +1,8 @@
 """Predictions of data-parallel steps, against times that can be worked out by hand."""
 
 import time
+from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 import pytest
@@ -10,7 +12,13 @@ from phalanx.errors import UserError
 from phalanx.plan.changes import what_helps
 from phalanx.plan.compute import ComputeTime, compute_time, late_share
 from phalanx.plan.counts import parse_counts
-from phalanx.plan.data_parallel import bucket_list, loss_sum_of, predict_step
+from phalanx.plan.data_parallel import (
+    PlannedBucket,
+    StepPrediction,
+    bucket_list,
+    loss_sum_of,
+    step_spans,
+)
 from phalanx.plan.events import LaneAction, length_s, run_actions
 from phalanx.plan.machine import Network
 from phalanx.plan.measured_rows import MeasuredRow
@@ -83,6 +91,12 @@ def test_sums_go_by_the_runs_own_choice(
     assert planned.node_bytes == pytest.approx(node_bytes)
 
 
+def step_of(
+    time: ComputeTime, buckets: Sequence[PlannedBucket], link: LinkSpeed, **more: Any
+) -> StepPrediction:
+    return StepPrediction.of(step_spans(time, buckets, link, **more), time)
+
+
 def test_the_backward_pass_hides_sums() -> None:
     """Buckets of a half and two quarters: two begin beside the backward pass of 40 ms."""
     link = Link(bandwidth_bytes_per_s=125e6, latency_s=1e-3)
@@ -91,21 +105,21 @@ def test_the_backward_pass_hides_sums() -> None:
     one = bucket_list(profile(), layout, [], overlap=False, link=link)
     assert len(one) == 1
     speed = LinkSpeed(125e6, 1e-3, 0.0)
-    shown = predict_step(time_of_rank, one, speed)
+    shown = step_of(time_of_rank, one, speed)
     assert shown.exposed_s == pytest.approx(one[0].sum.seconds(speed))
     assert shown.step_s == pytest.approx(0.07 + shown.exposed_s)
     several = bucket_list(profile(), layout, [], overlap=True, link=link)
     assert [bucket.sum.num_bytes for bucket in several] == [2_000_000, 1_000_000, 1_000_000]
     assert [bucket.ready for bucket in several] == [0.75, 1.0, 1.0], "with the gradient after it"
-    hidden = predict_step(time_of_rank, several, speed)
+    hidden = step_of(time_of_rank, several, speed)
     seconds = [bucket.sum.seconds(speed) for bucket in several]
     assert hidden.step_s == pytest.approx(0.05 + sum(seconds) + 0.01), "one after the other"
-    assert predict_step(time_of_rank, several, speed, hides=False).step_s > shown.step_s
+    assert step_of(time_of_rank, several, speed, hides=False).step_s > shown.step_s
     fast = LinkSpeed(1e9, 0.0, 0.0)
-    hidden = predict_step(time_of_rank, several, fast)
+    hidden = step_of(time_of_rank, several, fast)
     first_s, *last_s = (bucket.sum.seconds(fast) for bucket in several)
     assert hidden.exposed_s == pytest.approx(sum(last_s))
-    slower = predict_step(time_of_rank, several, fast, thread_share=0.25)
+    slower = step_of(time_of_rank, several, fast, thread_share=0.25)
     assert slower.step_s == pytest.approx(hidden.step_s + 0.25 * first_s)
 
 
@@ -115,7 +129,7 @@ def test_the_loss_is_summed_after_the_gradients_where_they_do_not_carry_it() -> 
     assert over_nodes is not None
     assert (over_nodes.algorithm, over_nodes.rounds) == ("short", 1)
     speed, time_of_rank = LinkSpeed(1e9, 1e-3, 0.0), ComputeTime(0.0, 0.02, 0.04, 0.01, 0.0)
-    told = predict_step(time_of_rank, [], speed, loss_sum=over_nodes)
+    told = step_of(time_of_rank, [], speed, loss_sum=over_nodes)
     assert told.exposed_s == pytest.approx(1e-3, rel=0.01)
 
 

@@ -58,13 +58,19 @@ class StepPrediction(NamedTuple):
     hidden_s: float
 
     @classmethod
-    def of(cls, spans: Sequence[ActionSpan], compute_s: float, waiting_s: float) -> StepPrediction:
-        """Return the parts of a step's actions. compute_s: of the rank that computes most.
-        waiting_s: part of its actions in which it waits for the slowest."""
+    def of(cls, spans: Sequence[ActionSpan], time: ComputeTime) -> StepPrediction:
+        """Return the parts of a step's actions: of the rank that computes most, and of a pipeline
+        its bubble is exposed. time: step of a rank that exchanges nothing."""
+        busy: dict[str, float] = {}
+        for span in spans:
+            lane = span.action.lane
+            busy[lane] = busy.get(lane, 0.0) + span.ended_s - span.began_s
         step_s = length_s(spans)
-        busy_s = sum(s.ended_s - s.began_s for s in spans if s.action.lane == NETWORK)
-        exposed_s = max(0.0, step_s - compute_s - waiting_s)
-        return cls(step_s, compute_s, waiting_s, exposed_s, max(0.0, busy_s - exposed_s))
+        computing_s = max(each for lane, each in busy.items() if lane.startswith(COMPUTE))
+        waiting_s = computing_s * time.waiting_s / max(1e-12, time.waiting_s + time.own_s)
+        exposed_s = max(0.0, step_s - computing_s)
+        hidden_s = max(0.0, busy.get(NETWORK, 0.0) - exposed_s)
+        return cls(step_s, computing_s - waiting_s, waiting_s, exposed_s, hidden_s)
 
     def mixed_with(self, other: StepPrediction, share: float) -> StepPrediction:
         """Return the parts between these and the other's, which count as `share`."""
@@ -151,28 +157,6 @@ def _even(whole: int, itemsize: int) -> list[Gradient]:
     ]
 
 
-def predict_step(
-    time: ComputeTime,
-    buckets: Sequence[PlannedBucket],
-    link: LinkSpeed | None,
-    *,
-    hides: bool = True,
-    loss_sum: PlannedSum | None = None,
-    thread_share: float = 0.0,
-) -> StepPrediction:
-    """Return a step of these parts.
-
-    link: between the nodes; None: all ranks are on one. hides: sums go on while the backward pass
-    runs. loss_sum: as `loss_sum_of`. thread_share: share of the time that a sum and the
-    backward pass go on beside each other by which each delays the other, where no core is free for
-    the thread that sums.
-    """
-    spans = step_spans(
-        time, buckets, link, hides=hides, loss_sum=loss_sum, thread_share=thread_share
-    )
-    return StepPrediction.of(spans, time.own_s, time.waiting_s)
-
-
 def step_spans(
     time: ComputeTime,
     buckets: Sequence[PlannedBucket],
@@ -182,9 +166,14 @@ def step_spans(
     loss_sum: PlannedSum | None = None,
     thread_share: float = 0.0,
 ) -> list[ActionSpan]:
-    """Return all actions of a step with their times; arguments as of `predict_step`.
+    """Return all actions of a step with their times.
 
     Ranks wait for the slowest at the first sum: what it is later by stands before that.
+
+    link: between the nodes; None: all ranks are on one. hides: sums go on while the backward pass
+    runs. loss_sum: as `loss_sum_of`. thread_share: share of the time that a sum and the
+    backward pass go on beside each other by which each delays the other, where no core is free for
+    the thread that sums.
     """
     actions = [
         LaneAction("data", COMPUTE, time.data_s + time.other_s),

@@ -26,8 +26,8 @@ from phalanx.parallel.pipeline.layout import PipelineLayout
 from phalanx.parallel.pipeline.orders import Action, Kind
 from phalanx.parallel.pipeline.timeline import needed_actions, simulate
 from phalanx.plan.compute import ComputeTime
-from phalanx.plan.data_parallel import COMPUTE, NETWORK, StepPrediction
-from phalanx.plan.events import ActionSpan, LaneAction, run_actions
+from phalanx.plan.data_parallel import COMPUTE, NETWORK
+from phalanx.plan.events import ActionSpan, LaneAction, length_s, run_actions
 from phalanx.plan.layers import LayerShare, layer_seconds, layer_shares
 from phalanx.plan.machine import SumTime
 from phalanx.plan.profile import ProgramProfile
@@ -189,24 +189,12 @@ class MeshStep:
             return run_actions(self._pipeline_actions(self.pipeline, time_of, link))
         return run_actions(self._rank_actions(time_of(self.samples), link, hides=hides))
 
-    def step(self, time_of: TimeOf, link: LinkSpeed | None, *, hides: bool) -> StepPrediction:
-        """Return the same as the parts of a step: of a pipeline, its bubble is exposed."""
-        spans, time = self.spans(time_of, link, hides=hides), time_of(self.samples)
-        busy: dict[str, float] = {}
-        for span in spans:
-            lane = span.action.lane
-            if lane.startswith(COMPUTE):
-                busy[lane] = busy.get(lane, 0.0) + span.ended_s - span.began_s
-        compute_s = max(busy.values())
-        waiting_s = compute_s * time.waiting_s / max(1e-12, time.waiting_s + time.own_s)
-        return StepPrediction.of(spans, compute_s - waiting_s, waiting_s)
-
     def closed_form_s(self, time_of: TimeOf, link: LinkSpeed | None) -> float:
         """Return a step without following its actions: of a pipeline, the work of its busiest rank
         and the time in which it fills and drains."""
         layout = self.pipeline
         if layout is None:
-            return self.step(time_of, link, hides=False).step_s
+            return length_s(self.spans(time_of, link, hides=False))
         step = time_of(self.samples)
         seconds = self._stage_seconds(time_of(self.micro_batch), link)
         both = [each["forward"] + each["backward"] for each in seconds]

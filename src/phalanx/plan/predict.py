@@ -36,7 +36,6 @@ from phalanx.plan.data_parallel import (
     StepPrediction,
     bucket_list,
     loss_sum_of,
-    predict_step,
     step_spans,
 )
 from phalanx.plan.events import ActionSpan
@@ -176,11 +175,16 @@ def plan_ranks(
     alone = Predictor(profile, target, 1)
     base = [ratio * alone.step(draw).step_s for ratio, draw in zip(of_one, draws, strict=True)]
     others = draw_unknowns(seed=SEED + 1, between_runs=max(BESIDE_RUNS, unsteady))
-    beside = [other.run for other in others]
     found = []
     for ranks in counts:
-        ratios = link_ratios if ranks > target.ranks_per_node else node_ratios
-        found.append(_plan_of(profile, target, ranks, draws, base, beside, ratios, rows))
+        predictor, steps = Predictor(profile, target, ranks), base
+        gains = [1.0] * len(base)
+        if ranks > 1:
+            ratios = link_ratios if ranks > target.ranks_per_node else node_ratios
+            steps = [r * predictor.step(draw).step_s for r, draw in zip(ratios, draws, strict=True)]
+            gains = [each.run * one / n for each, one, n in zip(others, base, steps, strict=True)]
+        measured = [row.step_s for row in rows if row.ranks == ranks]
+        found.append(_planned(predictor, Range.of(steps), Range.of(gains), measured, draws))
     return found
 
 
@@ -233,7 +237,7 @@ class Predictor:
         options = target.options
         per_node = 1 if target.link is not None else target.ranks_per_node
         self.layout = RankLayout(ranks, per_node)
-        self._profile, self._target, self._ranks = profile, target, ranks
+        self.profile, self.target, self.ranks = profile, target, ranks
         self._at_once = min(ranks, target.ranks_per_node)
         self._turns = max(1.0, self._sharing(self._at_once))
         """Ranks that share a core."""
@@ -260,44 +264,43 @@ class Predictor:
 
     def step(self, draw: Unknowns) -> StepPrediction:
         link = self._link(draw)
-        may_hide = link is not None and (
-            self.mesh.mesh.shard > 1 if self.mesh is not None else len(self.buckets) > 1
-        )
-        found = self._step(draw, link, hides=not may_hide and self.mesh is None)
-        if may_hide:
+        found = self._step(draw, link, hides=self.mesh is None and link is None)
+        if self._may_hide(link):
             hidden = self._step(draw, link, hides=True)
             # An emulated link sleeps: all is hidden that can be.
-            share = 1.0 if self._target.link is not None else draw.hidden
+            share = 1.0 if self.target.link is not None else draw.hidden
             found = found.mixed_with(hidden, share)
-        options, is_real = self._target.options, link is not None and self._target.link is None
+        options, is_real = self.target.options, link is not None and self.target.link is None
         is_engine = self.mesh is not None or options.compress != "none" or is_real
         return StepPrediction(*(draw.engine * each for each in found)) if is_engine else found
 
+    def _may_hide(self, link: LinkSpeed | None) -> bool:
+        """Return whether messages between nodes may go on while the rank computes."""
+        several = len(self.buckets) > 1 if self.mesh is None else self.mesh.mesh.shard > 1
+        return link is not None and several
+
     def _step(self, draw: Unknowns, link: LinkSpeed | None, *, hides: bool) -> StepPrediction:
-        if self.mesh is not None:
-            return self.mesh.step(partial(self._time, draw), link, hides=hides)
         time = self._time(draw, self.samples_of_rank)
-        options, buckets, loss = self._target.options, self.buckets, self._loss_sum
         if self.strategy == "local":
-            return _between_averages(time, buckets, link, options.local_steps)
-        if self.strategy == "shared":  # each updates its part of the one copy of a node
-            part = 1 / self.layout.local_ranks
-            time = time._replace(optimizer_s=part * time.optimizer_s)
-        share = self._thread_share() if hides and len(buckets) > 1 else 0.0
-        return predict_step(time, buckets, link, hides=hides, loss_sum=loss, thread_share=share)
+            return _between_averages(time, self.buckets, link, self.target.options.local_steps)
+        return StepPrediction.of(self._spans(draw, link, hides=hides), time)
 
     def spans(self, draw: Unknowns) -> list[ActionSpan]:
         """Return the actions of a step, of each place in a pipeline, all hidden that can be."""
         link = self._link(draw)
+        return self._spans(draw, link, hides=self.mesh is None or self._may_hide(link))
+
+    def _spans(self, draw: Unknowns, link: LinkSpeed | None, *, hides: bool) -> list[ActionSpan]:
         if self.mesh is not None:
-            return self.mesh.spans(partial(self._time, draw), link, hides=link is not None)
-        time = self._time(draw, self.samples_of_rank)
-        hides = link is not None and len(self.buckets) > 1
-        return step_spans(time, self.buckets, link, hides=hides, loss_sum=self._loss_sum)
+            return self.mesh.spans(partial(self._time, draw), link, hides=hides)
+        time, buckets = self._time(draw, self.samples_of_rank), self.buckets
+        share = self._thread_share() if hides and len(buckets) > 1 else 0.0
+        more = {"loss_sum": self._loss_sum, "thread_share": share}
+        return step_spans(time, buckets, link, hides=hides, **more)
 
     @property
     def samples_of_rank(self) -> float:
-        return self.mesh.samples if self.mesh else self._profile.samples_of_rank(self._ranks)
+        return self.mesh.samples if self.mesh else self.profile.samples_of_rank(self.ranks)
 
     @property
     def num_places(self) -> int:
@@ -325,10 +328,12 @@ class Predictor:
 
     def _time(self, draw: Unknowns, samples: float) -> ComputeTime:
         """Return the step of a rank that exchanges nothing."""
-        target, contention = self._target, self._contention(draw)
-        apart = round(self._ranks / self._turns)  # ranks that share a core are late together
+        target, contention = self.target, self._contention(draw)
+        apart = round(self.ranks / self._turns)  # ranks that share a core are late together
         period = target.options.local_steps if self.strategy == "local" else 1
-        time = compute_time(self._profile, samples, self._at_once, apart, contention, period)
+        time = compute_time(self.profile, samples, self._at_once, apart, contention, period)
+        if self.strategy == "shared":  # each updates its part of the one copy of a node
+            time = time._replace(optimizer_s=time.optimizer_s / self.layout.local_ranks)
         factor = draw.run / target.speed * (1.0 if target.is_same_processor else draw.processor)
         time = time.scaled(factor)
         # Short steps end before the ranks are spread evenly over the cores.
@@ -340,19 +345,19 @@ class Predictor:
         if storage is None:
             return time
         # A node reads ahead while its ranks compute: the slower of both is what a step takes.
-        load_s = self._at_once * samples * self._profile.sample_bytes / storage
+        load_s = self._at_once * samples * self.profile.sample_bytes / storage
         return time._replace(data_s=max(time.data_s, load_s - (time.own_s - time.data_s)))
 
     def _sharing(self, ranks: int) -> float:
         """Return how many of so many ranks of a node share a core; 0: the cores are not known."""
-        machine = self._target.machine
-        cores = self._profile.cores if machine is None else machine.cores_per_node
-        return ranks * self._profile.threads / cores if cores else 0.0
+        machine = self.target.machine
+        cores = self.profile.cores if machine is None else machine.cores_per_node
+        return ranks * self.profile.threads / cores if cores else 0.0
 
     def _nearest_contention(self) -> int | None:
         """Return the measured number of ranks of the target's node that is nearest to ours; None:
         its contention is not known, or one rank has none."""
-        known = {} if self._target.machine is None else self._target.machine.contention
+        known = {} if self.target.machine is None else self.target.machine.contention
         if self._at_once == 1 or not known:
             return None
         return min(known, key=lambda ranks: abs(ranks - self._at_once))
@@ -360,10 +365,10 @@ class Predictor:
     def outside_steps_s(self) -> float:
         """Return the seconds of a training outside its steps: its start, and after each epoch an
         evaluation, which the ranks divide, and a checkpoint."""
-        profile, turns = self._profile, self._turns
-        after_s = turns * (profile.evaluation_s or 0.0) / self._ranks
-        start_s = turns * (profile.startup_s + self._pace * JOINING_S * (self._ranks > 1))
-        return start_s + self._target.epochs * (after_s + (profile.checkpoint_s or 0.0))
+        profile, turns = self.profile, self._turns
+        after_s = turns * (profile.evaluation_s or 0.0) / self.ranks
+        start_s = turns * (profile.startup_s + self._pace * JOINING_S * (self.ranks > 1))
+        return start_s + self.target.epochs * (after_s + (profile.checkpoint_s or 0.0))
 
     def state_bytes(self) -> float:
         """Return the parameters, gradients and optimizer state of the fullest rank."""
@@ -373,15 +378,15 @@ class Predictor:
     def peak_bytes(self) -> float | None:
         """Return the most memory of a rank's process: that of one rank alone by its samples, with
         this one's state in place of the whole; None where it was not measured."""
-        kept = self.mesh.kept_samples() if self.mesh else self._profile.samples_of_rank(self._ranks)
-        whole = peak_bytes(self._profile, kept)
-        return None if whole is None else whole - self._profile.state_bytes + self.state_bytes()
+        kept = self.mesh.kept_samples() if self.mesh else self.profile.samples_of_rank(self.ranks)
+        whole = peak_bytes(self.profile, kept)
+        return None if whole is None else whole - self.profile.state_bytes + self.state_bytes()
 
     def costs(self) -> ExpectedCosts:
         """Return the bytes of a step and of the state, by the formulas of the runs."""
         if self.mesh is not None:
             return self.mesh.costs()
-        profile, options = self._profile, self._target.options
+        profile, options = self.profile, self.target.options
         trained = Trained(profile.itemsize, profile.gradient_bytes, profile.quantities)
         moved = sum_traffic([bucket.sum.traffic for bucket in self.buckets])
         if self.strategy == "local":
@@ -395,22 +400,22 @@ class Predictor:
 
     def _contention(self, draw: Unknowns) -> float | None:
         """Return the time of as many ranks at once as multiple of one alone; None: as measured."""
-        target, at_once = self._target, self._at_once
+        target, at_once = self.target, self._at_once
         if target.machine is None or at_once == 1:
             return None if target.machine is None else 1.0
         if nearest := self._nearest_contention():
             return target.machine.contention[nearest]
         low, high = UNKNOWN_CONTENTION
-        high = max(high, measured_contention(self._profile, self.samples_of_rank, at_once))
+        high = max(high, measured_contention(self.profile, self.samples_of_rank, at_once))
         return low + draw.contention * (high - low)
 
     def _link(self, draw: Unknowns) -> LinkSpeed | None:
-        target = self._target
+        target = self.target
         if self.layout.on_one_node:
             return None
         if target.link is not None:
             bandwidth = target.link.bandwidth_bytes_per_s or math.inf
-            measured = self._profile.message_overhead_s
+            measured = self.profile.message_overhead_s
             overhead = MESSAGE_OVERHEAD_S if measured is None else measured
             return LinkSpeed(bandwidth, target.link.latency_s, overhead + self._pace * WAKE_S)
         network = None if target.machine is None else target.machine.network
@@ -450,42 +455,32 @@ def _between_averages(
     return StepPrediction(step_s, time.own_s, time.waiting_s, exposed_s, 0.0)
 
 
-def _plan_of(
-    profile: ProgramProfile,
-    target: Target,
-    ranks: int,
+def _planned(
+    predictor: Predictor,
+    step: Range,
+    gain: Range,
+    measured: Sequence[float],
     draws: Sequence[Unknowns],
-    base: Sequence[float],
-    beside: Sequence[float],
-    ratios: Sequence[float],
-    rows: Sequence[MeasuredRow],
 ) -> PlannedRanks:
-    predictor = Predictor(profile, target, ranks)
-    if ranks == 1:  # the same as the base of the speed-ups
-        steps = list(base)
-    else:
-        steps = [r * predictor.step(draw).step_s for r, draw in zip(ratios, draws, strict=True)]
+    profile, target, ranks = predictor.profile, predictor.target, predictor.ranks
     nodes, machine = -(-ranks // target.ranks_per_node), target.machine
     num_steps = max(1, profile.train_samples // profile.global_batch)
-    step, costs = Range.of(steps), predictor.costs()
-    gains = [r * one / n for r, one, n in zip(beside, base, steps, strict=True)]
     outside_s = predictor.outside_steps_s()
     whole_s = step.scaled(target.epochs * num_steps, outside_s)
     node_hours = nodes * whole_s.median / 3600
     price = None if machine is None else machine.price_per_node_hour
-    measured = [row.step_s for row in rows if row.ranks == ranks]
     return PlannedRanks(
         ranks=ranks,
         nodes=nodes,
         step_s=step.scaled(1.0),
-        speed_up=(Range.of(gains) if ranks > 1 else Range(1.0, 1.0, 1.0)).scaled(1.0),
+        speed_up=gain.scaled(1.0),
         epoch_s=step.scaled(num_steps),
         whole_s=whole_s,
         parts=predictor.step(MIDDLE)._asdict(),
         outside_s=outside_s,
         node_hours=node_hours,
         cost=None if price is None else price * node_hours,
-        sent_bytes=costs.sent_bytes,
+        sent_bytes=predictor.costs().sent_bytes,
         state_bytes=predictor.state_bytes(),
         peak_bytes=predictor.peak_bytes(),
         measured_s=statistics.median(measured) if measured else None,

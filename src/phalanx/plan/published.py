@@ -16,7 +16,8 @@ from importlib.resources import files
 from typing import NamedTuple, TypeVar
 
 from phalanx.plan.compute import ComputeTime
-from phalanx.plan.data_parallel import PlannedBucket, predict_step
+from phalanx.plan.data_parallel import PlannedBucket, step_spans
+from phalanx.plan.events import length_s
 from phalanx.plan.predict import (
     SEED,
     STATED_BANDWIDTH,
@@ -247,6 +248,6 @@ def _step_s(
     link = link._replace(overhead_s=0.0)
     hides = SHARDED_PASSES if series.is_sharded else BACKWARD
     time = ComputeTime(0.0, (1 - hides) * node_s, hides * node_s, 0.0, 0.0)
-    hidden, shown = (predict_step(time, buckets, link, hides=h).step_s for h in (True, False))
+    hidden, shown = (length_s(step_spans(time, buckets, link, hides=h)) for h in (True, False))
     exposed_s = unknowns.hidden * hidden + (1 - unknowns.hidden) * shown - node_s
     return node_s + exposed_s / math.pow(series.most_passes, draw.passes)
