@@ -62,6 +62,19 @@ def test_who_is_slow_is_waited_for(command: list[str], tmp_path: Path) -> None:
     assert len(steps) == 8
 
 
+def test_the_sum_of_losses_is_communication(command: list[str], tmp_path: Path) -> None:
+    """Over a network it follows that of the gradients, and was written down as the optimizer's."""
+    folder, latency_s = tmp_path / "run", 0.05
+    words = ("train", "--strategy", "mpi", "--overlap", "off", "--link", "10Gbit/s,50ms")
+    words = (*words, "--ranks", "2", "--train-samples", "512", "--epochs", "1")
+    process = begin(command, *words, "--run-dir", str(folder))
+    _, errors = process.communicate(timeout=100)
+    assert process.returncode == 0, errors
+    steps = [e for e in read_events(folder / "rank-0.jsonl") if isinstance(e, StepEvent)]
+    assert min(step.optimizer_s for step in steps) < latency_s
+    assert min(step.communication_s for step in steps) > 2 * latency_s
+
+
 @pytest.mark.alone  # Open MPI's launcher gives a rank 0.2 s between SIGTERM and SIGKILL
 def test_a_run_that_fails_is_traced_and_tells_who_was_where(
     command: list[str], tmp_path: Path

@@ -271,7 +271,10 @@ class StepGradients:
         if sums_gradients and not is_summed:
             group = self._strategy.group
             own = [result.loss_sum, total] if self._strategy.counts_samples else [0.0, 0.0]
+            began_at = time.perf_counter()
             self._strategy.summed = SummedLoss(*group.sum(own))
+            exchange_s = result.communication_s + time.perf_counter() - began_at
+            result = result._replace(communication_s=exchange_s)
         if self._has_own_weights and (summed := self._strategy.summed) is not None:
             total = summed.weight
             # So that the sum over the ranks, divided by the samples, is the weighted mean.
