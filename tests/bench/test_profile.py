@@ -83,21 +83,17 @@ def test_what_cannot_be_measured(parts: dict[str, str], said: str) -> None:
     assert len(str(raised.value).splitlines()) <= 2
 
 
-def test_only_as_many_ranks_compute_at_once_as_fit_into_memory(
+def test_whole_micro_batches_on_as_many_ranks_as_fit_into_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A process per core of a large program would take all memory, and the machine with it."""
+    """Of 3 micro-batches, one of two ranks has two. A process per core of a large program would
+    take all memory, and the machine with it."""
     monkeypatch.setattr("phalanx.bench.profile.usable_memory_bytes", lambda: 10**6)
-    found = read_profile(measured(samples=320, at_once=2))
-    assert {each.at_once for each in found.times} == {1} and not found.sums
-
-
-def test_a_program_with_micro_batches_is_measured_by_whole_ones() -> None:
-    """Of 3 micro-batches, one of two ranks has two."""
     parts = PROGRAM.replace("epochs=3,", "epochs=3, micro_batches=3,")
-    found = read_profile(measured(samples=320, program=parts))
+    found = read_profile(measured(samples=320, at_once=2, program=parts))
     assert found.micro_batches == 3
-    assert [each.samples for each in found.times] == [43, 64]
+    assert [(each.at_once, each.samples) for each in found.times] == [(1, 43), (1, 64)]
+    assert not found.sums
 
 
 def test_a_node_of_many_cores_is_measured_with_some_of_them_too() -> None:
