@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from phalanx.comm.link import LINK
 from phalanx.jobs.installation import find_mpi
 from phalanx.records.events import StartedEvent, StepEvent
 from phalanx.records.files import read_events, read_run
@@ -62,11 +63,15 @@ def test_who_is_slow_is_waited_for(command: list[str], tmp_path: Path) -> None:
     assert len(steps) == 8
 
 
-def test_the_sum_of_losses_is_communication(command: list[str], tmp_path: Path) -> None:
-    """Over a network it follows that of the gradients, and was written down as the optimizer's."""
+@pytest.mark.parametrize("strategy", ["mpi", "zero"])
+def test_short_sums_of_a_step_are_communication(
+    command: list[str], tmp_path: Path, strategy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of losses and of checks: they follow the gradients', and were the optimizer's in records."""
     folder, latency_s = tmp_path / "run", 0.05
-    words = ("train", "--strategy", "mpi", "--overlap", "off", "--link", "10Gbit/s,50ms")
-    words = (*words, "--ranks", "2", "--train-samples", "512", "--epochs", "1")
+    monkeypatch.setenv(LINK, "10Gbit/s,50ms")
+    words = ("train", "--strategy", strategy, "--ranks", "2")
+    words = (*words, "--train-samples", "512", "--epochs", "1")
     process = begin(command, *words, "--run-dir", str(folder))
     _, errors = process.communicate(timeout=100)
     assert process.returncode == 0, errors

@@ -149,6 +149,8 @@ class Strategy:
     """Weight of this rank's samples of the step."""
     _reduced_bytes: int = 0
     """Gradient bytes that a step reduces."""
+    _checking_s: float = 0.0
+    """Seconds of the sums by which the gradients of a step are checked."""
     _held_numbers: Sequence[int] | None = None
     """Numbers in the model of the parameters whose gradients this rank holds, where ranks hold
     different ones; None: each holds all."""
@@ -225,14 +227,14 @@ class Strategy:
             UserError: If a gradient is not finite, with the step, rank and parameter. Where such
                 steps are skipped, nothing is raised and nothing has changed.
         """
-        self._step_weight = own_weight
+        self._step_weight, self._checking_s = own_weight, 0.0
         computed_at = time.perf_counter()
         factor = self.clip_factor(scale)  # check
         if factor is not None:
             self._scale_gradients(factor)  # clip
         is_updated = factor is not None and self.update()
         why_skipped = "" if is_updated else self.reject_gradients(batch, result.loss_sum)
-        exchange_s = self.exchange(batch, computed_at, is_updated=is_updated)
+        exchange_s = self.exchange(batch, computed_at, is_updated=is_updated) + self._checking_s
         self.communicated_bytes += self._reduced_bytes
         if is_updated and not exchange_s and self.grad_norm is None:
             return result
@@ -324,7 +326,7 @@ class Strategy:
         ranks. Collective where ranks hold different ones."""
         held = [each for each in self._held_gradients() if each is not None]
         finite = are_finite(held, self._kernels)
-        return finite if self._held_numbers is None else not self.group.sum([not finite])[0]
+        return finite if self._held_numbers is None else not self._sum([not finite])[0]
 
     def gradient_square(self) -> float:
         """Return the squared norm of the gradients that the optimizer is about to apply, over all
@@ -337,7 +339,14 @@ class Strategy:
         squares = [0.0] * len(self._names)
         for number, gradient in zip(self._held_numbers, gradients, strict=True):
             squares[number] = 0.0 if gradient is None else square_of(gradient)
-        return sum(self.group.sum(squares))
+        return sum(self._sum(squares))
+
+    def _sum(self, values: Sequence[float]) -> list[float]:
+        """Return sums over all ranks by which gradients are checked."""
+        began_at = time.perf_counter()
+        sums = self.group.sum(values)
+        self._checking_s += time.perf_counter() - began_at
+        return sums
 
     def _scale_gradients(self, factor: float) -> None:
         """Scale gradients, not in place: autograd may have given two of them the same memory."""
