@@ -303,6 +303,15 @@ def test_a_pipe_of_its_own_that_broke_is_no_death_of_another(tmp_path: Path) -> 
     assert (outcome.rank, outcome.error) == (1, message)
 
 
+def test_a_full_disk_is_no_loss(tmp_path: Path) -> None:
+    """Of MPICH none knows which rank it was, and its peers notice that it is gone: the exit code
+    was that of a loss, after which the same command is to go on, onto the same disk."""
+    found_by_rank_1(tmp_path, GONE)
+    verdict = judge(tmp_path, 2, JobExit(74))
+    assert said(verdict).startswith("a rank could not write its records")
+    assert not isinstance(verdict.error, JobLostError)
+
+
 def test_the_reason_stays_where_the_disk_is_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

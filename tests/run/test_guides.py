@@ -127,7 +127,6 @@ def test_commands_run(page: str, tmp_path: Path) -> None:
     for name, program in NAMED.findall(text):
         (tmp_path / name).write_text(program)
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    # A training in this process has left the folder of its last collectives there.
     own = {name: value for name, value in os.environ.items() if not name.startswith("PHALANX_")}
     done = subprocess.run(
         ["bash", "-e", "-c", "".join(COMMANDS.findall(text))],

@@ -135,7 +135,8 @@ def test_a_rank_that_cannot_write_ends_the_run_at_once(command: list[str], tmp_p
     wait_for_steps(folder, process)
     resource.prlimit(process_of(folder, 1), resource.RLIMIT_FSIZE, (0, 0))
     took_s, errors = end_of(process, folder)
-    assert "rank 1 could not write its records" in errors
+    who = "rank 1" if find_mpi(os.environ).vendor == "openmpi" else "a rank"
+    assert f"{who} could not write its records" in errors
     assert took_s < 30
 
 

@@ -364,6 +364,8 @@ class _Judge:
     def _is_loss(self, cause: _Cause) -> bool:
         """Return whether the ranks were lost by no failure of the program."""
         if cause.text or cause.rank is None:
+            if self.ending.exit_code == EXIT_UNWRITABLE:  # a full disk is so in the next run, too
+                return False
             return self.told is not None or is_about_peer(printed_error(self.folder / LAUNCHER_LOG))
         printed = printed_error(self.log(cause.rank))
         has_missed = printed is not None and is_about_peer(printed)

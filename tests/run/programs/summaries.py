@@ -4,7 +4,6 @@ Words: a folder for the records, in which each rank leaves what its runs say.
 """
 
 import json
-import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -74,7 +73,7 @@ def trained(folder: Path | None) -> dict[str, Any]:
         evaluations = [e for e in events if isinstance(e, EvaluationEvent)]
         assert sum(isinstance(e, SummaryEvent) for e in events) == EPOCHS * (rank == 0)
         counted = [[e.samples, e.correct, e.loss_sum] for e in (*epochs, *evaluations)]
-    return {"found": found, "summaries": summaries, "counted": counted}
+    return {"found": found, "summaries": summaries, "counted": counted, "rank": rank}
 
 
 class Broken(nn.Module):
@@ -116,5 +115,4 @@ if __name__ == "__main__":
     folder = Path(sys.argv[1])
     own = trained(folder / "run")
     own["skipped"] = {name: skipped(folder / name, name) for name in ("mpi", "shared", "zero")}
-    rank = int(os.environ.get("OMPI_COMM_WORLD_RANK", "0"))
-    (folder / f"own-{rank}.json").write_text(json.dumps(own))
+    (folder / f"own-{own.pop('rank')}.json").write_text(json.dumps(own))
