@@ -12,7 +12,7 @@ MODULES = {
     ".".join(("phalanx", *path.relative_to(SOURCE).with_suffix("").parts)): path
     for path in sorted(SOURCE.rglob("*.py"))
 }
-MOST_LINES = 87_133
+MOST_LINES = 87_135
 """Of Python, 560 of them the parameters of public names in docstrings. It falls, and rises only by
 what is new. 55,000 is where it was to go; see docs/log.md for what was found on the way."""
 LONGEST_FILE = 600
