@@ -127,7 +127,8 @@ def read_machine(name: str) -> Cluster:
     if not isinstance(content, dict):
         raise UserError(f"{where} holds no machine: write a key and its value per line: nodes: 4")
     _check_keys(where, content, Cluster)
-    for key, kind in {"network": Network, "all_reduce": SumTime}.items():
+    kinds: dict[str, type[msgspec.Struct]] = {"network": Network, "all_reduce": SumTime}
+    for key, kind in kinds.items():
         inner = content.get(key)
         for each in inner if isinstance(inner, list) else [inner]:
             if isinstance(each, dict):

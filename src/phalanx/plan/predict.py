@@ -293,10 +293,9 @@ class Predictor:
     def _spans(self, draw: Unknowns, link: LinkSpeed | None, *, hides: bool) -> list[ActionSpan]:
         if self.mesh is not None:
             return self.mesh.spans(partial(self._time, draw), link, hides=hides)
-        time, buckets = self._time(draw, self.samples_of_rank), self.buckets
+        time, buckets, loss = self._time(draw, self.samples_of_rank), self.buckets, self._loss_sum
         share = self._thread_share() if hides and len(buckets) > 1 else 0.0
-        more = {"loss_sum": self._loss_sum, "thread_share": share}
-        return step_spans(time, buckets, link, hides=hides, **more)
+        return step_spans(time, buckets, link, hides=hides, loss_sum=loss, thread_share=share)
 
     @property
     def samples_of_rank(self) -> float:
