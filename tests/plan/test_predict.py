@@ -212,13 +212,13 @@ def test_a_range_holds_nine_tenths() -> None:
 
 
 def test_a_thousand_ranks_take_seconds_at_most() -> None:
-    began = time.perf_counter()
+    began = time.process_time()
     target = Target(machine=machine(), ranks_per_node=2, is_same_processor=False)
     counts = parse_counts("1..1024")
     made = make_plan(
         profile(late=0.2, parameters=60_000_000), target, counts, command="phalanx plan"
     )
-    assert time.perf_counter() - began < 5
+    assert time.process_time() - began < 5
     assert [each.ranks for each in made.rows] == counts
     assert made.rows[-1].nodes == 512
     text = "\n".join(plan_lines(made))
