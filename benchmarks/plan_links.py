@@ -40,7 +40,7 @@ MODELS = {"cnn": 40, "rnn": 60, "resnet": 24}
 BATCH = 128
 TIMEOUT_S = 300
 BUCKET_KB = 16
-"""Bytes that an emulated limit lets pass at once after a rest, which no real link does."""
+"""Kilobytes that an emulated limit lets pass at once after a rest, which no real link does."""
 
 
 class PinnedNodes:
